@@ -21,6 +21,7 @@ from ponor_cluster_simulation.workload.committed_reader import CommittedReader
 from ponor_cluster_simulation.workload.connections import Connections
 from ponor_cluster_simulation.workload.raw_log import RawLogs, states, transactional
 from ponor_cluster_simulation.workload.shared_transactions import TOPIC
+from ponor_cluster_simulation.workload.transactional_client import TransactionalClient
 from ponor_cluster_simulation.workload.transformer import fetch_offsets
 
 QUIESCENT_S_MAX: Final = 120.0
@@ -57,15 +58,18 @@ class TransactionJudgement:
             return
         world, clients = self._world, self._clients
         self._shared.healed_s = world.simulation.loop.time()
+        # A writer's transaction may begin to append after the transformers were at the end of the log.
+        for writer in clients.writers:
+            await self._finished(writer)
         await self._await(
             "the transformers have read all", lambda: all(each.is_at_end for each in clients.transformers)
         )
         self._shared.is_over = True
-        for client in clients.producers:
-            await self._await(f"{client.name} is finished", partial(attrgetter("is_finished"), client))
+        for transformer in clients.transformers:
+            await self._finished(transformer)
         for reader in clients.readers:
             reader.stop = True
-            await self._await(f"{reader.name} is finished", partial(attrgetter("is_finished"), reader))
+            await self._finished(reader)
         self._log = await self._read("committed-reader-last")
         await self._as_client("committed-offsets", self._fetch_offsets)
         self._search()
@@ -77,6 +81,9 @@ class TransactionJudgement:
             return
         log = await self._read(f"committed-reader-{when}")
         self._checks.require(49, log == self._log, f"committed records changed: {when}")
+
+    async def _finished(self, client: TransactionalClient | CommittedReader) -> None:
+        await self._await(f"{client.name} is finished", partial(attrgetter("is_finished"), client))
 
     async def _await(self, what: str, condition: Callable[[], bool]) -> None:
         await self._world.wait(LIVENESS, what, condition, s_max=QUIESCENT_S_MAX)
