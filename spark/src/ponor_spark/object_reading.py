@@ -69,13 +69,9 @@ class ObjectReader:
     ) -> None:
         """Create a reader without reading.
 
-        Args:
-            source: reads the objects.
-            lease_id: the lease that protects the objects from deletion, for errors.
-            retry: bounds of the retries.
-            runs_in_flight_max: maximum runs fetched or held at a time.
-            read_bytes_max: maximum bytes of these runs; two runs may exceed it.
-            pause: waits for the given seconds.
+        `lease_id` appears in errors: the lease protects the objects from deletion. At most
+        `runs_in_flight_max` runs are fetched or held at a time, with at most `read_bytes_max` bytes; two runs
+        may exceed these bytes.
         """
         assert runs_in_flight_max >= 1
         self._source: Final = source

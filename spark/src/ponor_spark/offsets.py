@@ -124,9 +124,7 @@ def ranges_between(
 
 
 def limited(start: Offsets, latest: Offsets, offsets_max: int) -> Offsets:
-    """Lower the end offsets, so that a micro-batch has about `offsets_max` offsets. The share of each
-    partition is proportional to its available offsets.
-    """
+    """Lower the end offsets to about `offsets_max` new ones, shared in proportion to those available."""
     ahead = {
         (topic, number): offset - start.get(topic, {}).get(number, offset)
         for topic, by_partition in latest.items()

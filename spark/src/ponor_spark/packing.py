@@ -128,9 +128,7 @@ def _sizes(each: Planned) -> Iterator[int]:
 def _shares(
     planned: Sequence[Planned], sizes: Sequence[Sequence[int]], total_bytes: int, count: int
 ) -> Iterator[list[_Cut]]:
-    """Begin a new split at a block that starts beyond the current split's share of the bytes, or when only as
-    many blocks are left as splits are still to be made.
-    """
+    """Begin a new split at a block beyond the current share, or if only one block is left for each split."""
     blocks_left = sum(map(len, sizes))
     share: list[_Cut] = []
     number, before_bytes = 0, 0

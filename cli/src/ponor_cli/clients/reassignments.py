@@ -84,9 +84,7 @@ def current_moves(
     topics = None
     if wanted is not None:
         topics = [
-            ListPartitionReassignmentsTopics(
-                name=name, partition_indexes=[partition for topic, partition in wanted if topic == name]
-            )
+            ListPartitionReassignmentsTopics(name, [number for topic, number in wanted if topic == name])
             for name in sorted({topic for topic, _ in wanted})
         ]
     request = ListPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS, topics=topics)

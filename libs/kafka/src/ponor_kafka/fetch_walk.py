@@ -147,12 +147,9 @@ class _Walk:
         version = self._version
         if version < REPLICA_STATE_MIN:
             pos += _REPLICA_ID_BYTES
-        if version >= SESSION_MIN:
-            walk = FetchWalk(*_HEAD_SESSION.unpack_from(self._buf, pos))
-            pos += _HEAD_SESSION.size
-        else:
-            walk = FetchWalk(*_HEAD.unpack_from(self._buf, pos))
-            pos += _HEAD.size
+        head = _HEAD_SESSION if version >= SESSION_MIN else _HEAD
+        walk = FetchWalk(*head.unpack_from(self._buf, pos))
+        pos += head.size
         count, pos = self._count(pos)
         for _ in range(count):
             topic, pos = self._topic(pos)

@@ -41,12 +41,8 @@ class StoredState:
         """
         (before_index, before_term), entries = self.base_of_entries, list(self.entries)
         if entries:
-            assert entries[0].index == before_index + 1, (
-                "base_of_entries is not directly before the first entry"
-            )
-            assert entries[-1].index == before_index + len(entries), (
-                "the indexes of the entries are not contiguous"
-            )
+            assert entries[0].index == before_index + 1, "base_of_entries is not right before the first entry"
+            assert entries[-1].index == before_index + len(entries), "the indexes are not contiguous"
         if entries and before_index > 0 and before_term == 0:
             before_index, before_term = self._known_beginning(entries)
         if not entries or not _reach(self.base, before_index, before_term, entries):

@@ -48,9 +48,7 @@ def run_from_command_line(
 
 
 def start_metrics(runtime: Runtime, address: str | None) -> dict[str, str]:
-    """Serve Prometheus metrics and the probes on HOST:PORT.
-
-    Return the bound address under "metrics", or {} without an address.
+    """Serve Prometheus metrics and probes on HOST:PORT. Return {"metrics": bound address}; {} without one.
 
     Raises:
         StartRefusedError: the address is not HOST:PORT.
@@ -65,15 +63,11 @@ def start_metrics(runtime: Runtime, address: str | None) -> dict[str, str]:
         raise StartRefusedError(f"metrics address {address!r} is not HOST:PORT")
     clock, health = runtime.clock, runtime.health
     runtime.telemetry.gauge("ponor_ready", lambda: float(health.ready(clock.monotonic_ns()).is_good))
-    endpoint = serve_prometheus(
-        runtime.telemetry,
-        host.strip("[]"),
-        int(port),
-        probes={
-            "/livez": lambda: health.live(clock.monotonic_ns()),
-            "/readyz": lambda: health.ready(clock.monotonic_ns()),
-        },
-    )
+    probes = {
+        "/livez": lambda: health.live(clock.monotonic_ns()),
+        "/readyz": lambda: health.ready(clock.monotonic_ns()),
+    }
+    endpoint = serve_prometheus(runtime.telemetry, host.strip("[]"), int(port), probes=probes)
     return {"metrics": f"{host}:{endpoint.port}"}
 
 

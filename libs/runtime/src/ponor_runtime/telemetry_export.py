@@ -45,9 +45,7 @@ def serve_prometheus(
     *,
     probes: Mapping[str, Callable[[], Verdict]] | None = None,
 ) -> PrometheusEndpoint:
-    """Serve all metrics on `http://host:port/metrics` and each probe under its path.
-
-    Port 0 takes any free port.
+    """Serve all metrics on `http://host:port/metrics`, and each probe under its path. Port 0: any free port.
 
     Raises:
         OSError: the address cannot be bound.

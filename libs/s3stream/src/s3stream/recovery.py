@@ -153,8 +153,7 @@ class UploadChunk:
         self._charged_bytes += size_bytes + RECORD_OVERHEAD_BYTES
 
     async def upload(self, *, trim_sequence: int = 0) -> None:
-        """Upload and commit the collected records, and send the controller the log's trim point if
-        one is given.
+        """Upload and commit the collected records. Send the controller the log's trim point if given.
 
         Raises:
             CommitRefusedError: the controller refused.

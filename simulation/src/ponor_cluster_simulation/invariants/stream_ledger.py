@@ -169,11 +169,7 @@ class StreamLedger:
     def committed(self, stream_id: int, piece: Piece, actor: Actor | None, writer: Actor) -> None:
         """Check a committed object with a piece of the stream.
 
-        Args:
-            stream_id: the stream.
-            piece: its offsets and object.
-            actor: the caller; None if the batch does not contain it.
-            writer: the process for which the object was prepared.
+        `actor` is the caller, or None if the batch does not contain it. The object was prepared for `writer`.
         """
         page, name = self._page(stream_id), f"stream {stream_id}"
         for each in (writer, actor):

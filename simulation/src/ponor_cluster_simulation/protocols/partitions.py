@@ -75,14 +75,8 @@ def cancelled(partition: Partition) -> Partition:
 def elected(
     partition: Partition, leader: int, epoch: int, *, may_leave: bool, rules: PartitionRules = ALL_RULES
 ) -> Partition:
-    """The partition after an election, which also ends a move.
-
-    Args:
-        partition: before the election.
-        leader: the new leader.
-        epoch: its leader epoch.
-        may_leave: the streams are closed, or the former leader has no rights.
-        rules: active rules.
+    """The partition after an election, which also ends a move. `may_leave`: the streams are closed, or the
+    former leader has no rights.
 
     Raises:
         NotAllowedError: the epoch does not rise with the leader, or the former leader may still append.

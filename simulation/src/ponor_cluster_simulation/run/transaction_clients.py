@@ -41,11 +41,12 @@ class TransactionClients:
             for each in plan.writers
             for name, generation in zip(each.clients, each.generations, strict=True)
         ]
-        count = len(plan.transformers)
         self.transformers = [
             transformer
             for number, each in enumerate(plan.transformers)
-            for transformer in self._transformers(each, range(number, plan.partitions, count))
+            for transformer in self._transformers(
+                each, range(number, plan.partitions, len(plan.transformers))
+            )
         ]
         self.readers = [
             CommittedReader(f"committed-reader-{number}", self.shared) for number in range(plan.readers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from operator import attrgetter
 from typing import Final
@@ -59,17 +59,15 @@ class TransactionJudgement:
         world, clients = self._world, self._clients
         self._shared.healed_s = world.simulation.loop.time()
         # A writer's transaction may begin to append after the transformers were at the end of the log.
-        for writer in clients.writers:
-            await self._finished(writer)
+        await self._finished(clients.writers)
         await self._await(
             "the transformers have read all", lambda: all(each.is_at_end for each in clients.transformers)
         )
         self._shared.is_over = True
-        for transformer in clients.transformers:
-            await self._finished(transformer)
+        await self._finished(clients.transformers)
         for reader in clients.readers:
             reader.stop = True
-            await self._finished(reader)
+        await self._finished(clients.readers)
         self._log = await self._read("committed-reader-last")
         await self._as_client("committed-offsets", self._fetch_offsets)
         self._search()
@@ -82,8 +80,9 @@ class TransactionJudgement:
         log = await self._read(f"committed-reader-{when}")
         self._checks.require(49, log == self._log, f"committed records changed: {when}")
 
-    async def _finished(self, client: TransactionalClient | CommittedReader) -> None:
-        await self._await(f"{client.name} is finished", partial(attrgetter("is_finished"), client))
+    async def _finished(self, clients: Iterable[TransactionalClient | CommittedReader]) -> None:
+        for client in clients:
+            await self._await(f"{client.name} is finished", partial(attrgetter("is_finished"), client))
 
     async def _await(self, what: str, condition: Callable[[], bool]) -> None:
         await self._world.wait(LIVENESS, what, condition, s_max=QUIESCENT_S_MAX)

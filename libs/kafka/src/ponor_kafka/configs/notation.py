@@ -50,13 +50,10 @@ def _definition(lines: list[str], scope: Scope) -> ConfigDefinition:
     kind, _, rest = rest.partition(" =")
     default, *parts = map(str.strip, rest.split(";"))
     rule: ValueRule | None = None
-    unlisted = False
     for part in parts:
         if part in _SCOPES:
             scope = _SCOPES[part]
-        elif part == "unlisted":
-            unlisted = True
-        else:
+        elif part != "unlisted":
             rule = _rule(part)
     return ConfigDefinition(
         name=name,
@@ -67,7 +64,7 @@ def _definition(lines: list[str], scope: Scope) -> ConfigDefinition:
         effect=Effect(effect),
         doc=doc,
         note=note,
-        unlisted=unlisted,
+        unlisted="unlisted" in parts,
     )
 
 

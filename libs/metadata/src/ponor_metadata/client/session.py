@@ -329,10 +329,8 @@ class SessionClient:
         accepted = self._accepted
         try:
             async with asyncio.timeout(self._settings.welcome_timeout_ms / 1000):
-                await self._send(
-                    connection,
-                    SessionRequest(hello=self._identity.hello(self._welcome, self.seen)).SerializeToString(),
-                )
+                hello = self._identity.hello(self._welcome, self.seen)
+                await self._send(connection, SessionRequest(hello=hello).SerializeToString())
                 welcome = SessionResponse.FromString(await connection.receive())
             self._take_first_frame(welcome)
             if self.fenced.is_set():

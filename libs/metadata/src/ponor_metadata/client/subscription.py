@@ -43,6 +43,8 @@ from ponor_metadata.nouns.cluster import cluster_of
 from ponor_metadata.nouns.quorum import QUORUM
 
 LOG: Final = logging.getLogger(__name__)
+FAILURES: Final = (ConnectionClosedError, ProtocolError, DecodeError, SnapshotCorruptError, TimeoutError)
+"""Errors after which the subscription tries the next controller."""
 READS_MAX: Final = 32
 """Limit of waiting linearizable reads of one process; a controller accepts 64 from a subscriber."""
 READ_RETRY_SECONDS: Final = 0.05
@@ -186,13 +188,7 @@ class SubscriptionClient:
             while not self._closing.is_set():
                 try:
                     await self._follow(self._choice.address())
-                except (
-                    ConnectionClosedError,
-                    ProtocolError,
-                    DecodeError,
-                    SnapshotCorruptError,
-                    TimeoutError,
-                ) as error:
+                except FAILURES as error:
                     self._note_failure(error)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._backoff.next_seconds()):

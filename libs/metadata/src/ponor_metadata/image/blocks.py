@@ -256,9 +256,7 @@ class Blocks(ABC, Generic[K]):
                 self._firsts[b] = block.keys[0]
             if len(block.keys) < BLOCK_ROWS_MIN:
                 self._join(b)
-        elif (
-            len(self._blocks) > 1
-        ):  # a map keeps its last block, so that a map that fills and empties again allocates nothing
+        elif len(self._blocks) > 1:  # keeps the last block: a map that fills again allocates nothing
             del self._blocks[b], self._firsts[b]
         return old
 

@@ -345,9 +345,7 @@ def _check(view: View) -> None:
     counters.check_below(view, counters.STREAM, (row.stream_id for row in view[STREAMS]))
     for stream in view[STREAMS]:
         name = f"stream {stream.stream_id}"
-        assert 0 <= stream.start_offset <= stream.end_offset, (
-            f"{name}: the start is negative or above the end"
-        )
+        assert 0 <= stream.start_offset <= stream.end_offset, f"{name}: the offset range is invalid"
         if stream.open:
             owner = view[NODES].get(stream.node_id)
             assert owner is not None, f"{name}: open at an unknown node"

@@ -194,12 +194,9 @@ class Dispatcher:
         self._telemetry = telemetry
         self._plain = plain
         self._produce_measured = _measured(telemetry, ApiKey.PRODUCE, clock)
+        own = {ApiKey.PRODUCE: self._produce_measured}
         self._routes = {
-            int(key): _Route(
-                one,
-                None,
-                self._produce_measured if key is ApiKey.PRODUCE else _measured(telemetry, key, clock),
-            )
+            int(key): _Route(one, None, own.get(key) or _measured(telemetry, key, clock))
             for key, one in raw.items()
         }
         for handler in handlers:

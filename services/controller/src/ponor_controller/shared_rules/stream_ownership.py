@@ -71,8 +71,7 @@ def writer(situation: Situation, recovered: wire.WalName | None = None) -> Write
     if own is None:
         raise refuse(
             error_pb2.ERROR_CODE_WAL_NOT_HELD,
-            f"write-ahead log {caller.node_id}/{caller.node_epoch} is not open; open it before the first"
-            " stream",
+            f"write-ahead log {caller.node_id}/{caller.node_epoch} is not open; open it before any stream",
         )
     return Writer(caller.node_id, caller.node_epoch, own)
 

@@ -40,8 +40,7 @@ class Span:
 
 
 def coverage(ranges: Ranges, held: Ends, table: str) -> Coverage:
-    """Return NEW if the table ends where the batch begins in all partitions, PRESENT if the table has all of
-    it.
+    """Return NEW if the table ends where the batch begins in all partitions, PRESENT if it has all of it.
 
     Raises:
         LedgerError: only some partitions are present, one is present in part, or offsets between the table's

@@ -134,9 +134,8 @@ class FetchHandler:
             KafkaWireError: malformed, or more partitions than `fetch_partitions_max`.
         """
         version = header.api_version
-        walk, _ = walk_fetch(
-            version, frame, header.body_position, partitions_max=self._settings.fetch_partitions_max
-        )
+        limit = self._settings.fetch_partitions_max
+        walk, _ = walk_fetch(version, frame, header.body_position, partitions_max=limit)
         if walk.isolation_level not in ISOLATION_LEVELS:
             return reply(_refused(walk, version))
         session: FetchSession | None = None

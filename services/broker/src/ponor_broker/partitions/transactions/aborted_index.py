@@ -100,10 +100,7 @@ class AbortedIndex:
     async def recover(self, from_offset: int, replayed: Iterable[TxnEntry]) -> None:
         """Restore the state after an open, and append the entries that are missing on the stream.
 
-        Args:
-            from_offset: every marker at or above this offset was replayed; the entries of all others are on
-                the stream.
-            replayed: the entries of the replayed markers.
+        `replayed` has the entries of all markers at or above `from_offset`; the others are on the stream.
 
         Raises:
             S3StreamError: the stream cannot be read.
