@@ -6,6 +6,7 @@ The local coordinator and WriteTxnMarkers requests of other brokers use it.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -59,10 +60,11 @@ class MarkerWriter:
 
     def __init__(self, partitions: PartitionManager, streams: TxnStreams, clock: Clock) -> None:
         self._partitions = partitions
-        # Shared by all requests: the markers of each may all be refused without a wait. The lock serves the
-        # requests by turns, so that a large one does not delay the others.
-        self._order = asyncio.Lock()
+        # Shared by all requests: the markers of each may all be refused without a wait.
         self._turn = TurnBudget(clock, count_max=TOGETHER_MAX, duration_ns_max=TURN_NS_MAX)
+        self._waiting: deque[tuple[Callable[[], None], asyncio.Future[None]]] = deque()
+        """Appends that wait for a turn, at most one per request and partition. A request waits again for each
+        of its parts, so that a large one does not delay the others."""
         self._streams = streams
         self._adding: dict[PartitionKey, _Creation] = {}
         """Txn streams that are being created: one per partition at a time."""
@@ -92,8 +94,8 @@ class MarkerWriter:
         # A task for each marker would cost as much as its append.
         outcomes = _Outcomes(len(markers))
         later: dict[Partition, list[_Pending]] = {}
-        async with self._order:
-            await self._turn.wait()
+
+        def append() -> None:
             for number, placed in enumerate(markers):
                 pending = _Pending(placed.marker, partial(outcomes.settle, number))
                 self._turn.spend()
@@ -106,6 +108,8 @@ class MarkerWriter:
                     later.setdefault(partition, []).append(pending)
                 else:
                     _append(partition, pending, is_wanted)
+
+        await self._in_turn(append)
         if later:
             await asyncio.gather(
                 *(self._write_after_stream(one, pending, is_wanted) for one, pending in later.items())
@@ -124,8 +128,8 @@ class MarkerWriter:
             for pending in markers:
                 pending.settled(error)
             return
-        async with self._order:
-            await self._turn.wait()
+
+        def append() -> None:
             for pending in markers:
                 self._turn.spend()
                 if partition.is_writable and partition.transactions.needs_stream(pending.marker):
@@ -133,6 +137,36 @@ class MarkerWriter:
                     pending.settled(PartitionError(ErrorCode.REQUEST_TIMED_OUT, "there is no Txn stream yet"))
                 else:
                     _append(partition, pending, is_wanted)
+
+        await self._in_turn(append)
+
+    async def _in_turn(self, append: Callable[[], None]) -> None:
+        """Call `append` in a turn whose budget is not spent, after those of earlier calls; not at all if this
+        call is cancelled before.
+        """
+        if not self._waiting and not self._turn.is_spent:
+            append()
+            return
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._append_waiting)
+        ended: asyncio.Future[None] = loop.create_future()
+        self._waiting.append((append, ended))
+        await ended
+
+    def _append_waiting(self) -> None:
+        while self._waiting and not self._turn.is_spent:
+            append, ended = self._waiting.popleft()
+            if ended.done():
+                continue  # its request was cancelled
+            try:
+                append()
+            except Exception as error:  # noqa: BLE001 - raised by `_in_turn`
+                ended.set_exception(error)
+            else:
+                ended.set_result(None)
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._append_waiting)
 
     async def _add_stream(self, partition: Partition) -> None:
         """Create the partition's Txn stream, or wait for a running creation.

@@ -296,6 +296,44 @@ async def test_a_large_request_does_not_delay_a_small_one() -> None:
         await asyncio.gather(*writing)
 
 
+async def test_small_requests_share_the_turns() -> None:
+    """If other work took 4 ms of a turn, each later request took a turn of its own."""
+    async with FetchRig() as rig:
+        await rig.create("a")
+        writer = MarkerWriter(rig.partitions, rig.owned, rig.clock)
+        one = [PlacedMarker(ABORT, "a", 0)]
+
+        def work() -> None:
+            rig.clock.now_ms += 5
+
+        writing = [asyncio.ensure_future(writer.write(one))]
+        asyncio.get_running_loop().call_soon(work)
+        writing += [asyncio.ensure_future(writer.write(one)) for _ in range(50)]
+        turns = 0
+        while not all(request.done() for request in writing):
+            turns += 1
+            await asyncio.sleep(0)
+        assert [request.result() for request in writing] == [[ErrorCode.NONE]] * 51
+        assert turns < 10
+
+
+async def test_a_request_that_is_cancelled_while_it_waits_for_a_turn_appends_nothing() -> None:
+    async with FetchRig() as rig:
+        await rig.create("a")
+        writer = MarkerWriter(rig.partitions, rig.owned, rig.clock)
+        many = [PlacedMarker(ABORT, "a", 5)] * marker_writer.TOGETHER_MAX
+        one = [PlacedMarker(ABORT, "a", 0)]
+        refused, cancelled, written = (
+            asyncio.ensure_future(writer.write(markers)) for markers in (many, one, one)
+        )
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        assert await written == [ErrorCode.NONE]
+        assert cancelled.cancelled()
+        assert len(await refused) == len(many)
+        assert rig.partition("a").log_end_offset == 1
+
+
 async def test_markers_that_waited_for_a_stream_are_appended_in_turns() -> None:
     """All requests that wait for one creation continue in the turn in which it ends."""
     async with FetchRig() as rig:
