@@ -54,12 +54,12 @@ PEER_TLS_FILES: Final = {"certificate": "tls.crt", "key": "tls.key", "authoritie
 """File names in a secret that cert-manager creates."""
 
 
-class SparkSetupError(Exception):
+class ConfigurationError(Exception):
     """A variable is missing or invalid; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ContainerEnvironment:
     """The environment of one container."""
 
     variables: Mapping[str, str]
@@ -68,21 +68,21 @@ class Surroundings:
         """Return the value of a variable. Without a default it is required; an empty value counts as unset."""
         value = self.variables.get(name) or default
         if value is None:
-            raise SparkSetupError(f"{name} is not set; see the head of ponor_entry.py")
+            raise ConfigurationError(f"{name} is not set; see the head of ponor_entry.py")
         return value
 
     def number(self, name: str, default: int, maximum: int) -> int:
         """Return a variable as a number from 0 to `maximum`."""
         text = self.text(name, str(default))
         if not text.isdecimal() or int(text) > maximum:
-            raise SparkSetupError(f"{name}={text}: give a number from 0 to {maximum}")
+            raise ConfigurationError(f"{name}={text}: give a number from 0 to {maximum}")
         return int(text)
 
     def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
         """Return a variable that must be one of `choices`."""
         text = self.text(name, default)
         if text not in choices:
-            raise SparkSetupError(f"{name}={text}: give {' or '.join(choices)}")
+            raise ConfigurationError(f"{name}={text}: give {' or '.join(choices)}")
         return text
 
     @property
@@ -95,7 +95,7 @@ class Surroundings:
         """The pod's ordinal in its StatefulSet."""
         given = self.variables.get("PONOR_ORDINAL") or self.pod.rpartition("-")[2]
         if not given.isdecimal() or int(given) > NUMBER_MAX:
-            raise SparkSetupError(
+            raise ConfigurationError(
                 f"the pod's name {self.pod} does not end in a number from 0 to {NUMBER_MAX}; set PONOR_ORDINAL"
             )
         return int(given)
@@ -110,7 +110,9 @@ class Surroundings:
         """Host names of the controllers, by ordinal."""
         hosts = [host.strip() for host in self.text("PONOR_CONTROLLERS").split(",")]
         if not all(hosts) or len(set(hosts)) != len(hosts):
-            raise SparkSetupError(f"PONOR_CONTROLLERS={','.join(hosts)}: name every controller's host once")
+            raise ConfigurationError(
+                f"PONOR_CONTROLLERS={','.join(hosts)}: name every controller's host once"
+            )
         return hosts
 
     def node_id(self, role: str, ordinal: int) -> int:
@@ -118,101 +120,101 @@ class Surroundings:
         return compose_node_id(self.cluster_ordinal, NUMBER_FIRST[role] + ordinal)
 
 
-def configuration(role: str, surroundings: Surroundings) -> dict[str, Any]:
+def configuration(role: str, environment: ContainerEnvironment) -> dict[str, Any]:
     """The configuration file of this service.
 
     Raises:
-        SparkSetupError: the role is unknown, or a variable is missing or invalid.
+        ConfigurationError: the role is unknown, or a variable is missing or invalid.
     """
     if role not in NUMBER_FIRST:
-        raise SparkSetupError(f"role {role}: give {', '.join(NUMBER_FIRST)}")
-    listen = surroundings.text("PONOR_LISTEN", "0.0.0.0")  # noqa: S104 - a container has a network of its own
+        raise ConfigurationError(f"role {role}: give {', '.join(NUMBER_FIRST)}")
+    listen = environment.text("PONOR_LISTEN", "0.0.0.0")  # noqa: S104 - a container has a network of its own
     config = {
-        "node_id": surroundings.node_id(role, surroundings.ordinal),
-        "data": surroundings.text("PONOR_DATA", "/var/lib/ponor"),
-        "ready_file": str(ready_file(surroundings)),
-        "metrics": f"{listen}:{surroundings.number('PONOR_METRICS_PORT', 9404, PORT_MAX)}",
-        "settings": _settings(surroundings),
+        "node_id": environment.node_id(role, environment.ordinal),
+        "data": environment.text("PONOR_DATA", "/var/lib/ponor"),
+        "ready_file": str(ready_file(environment)),
+        "metrics": f"{listen}:{environment.number('PONOR_METRICS_PORT', 9404, PORT_MAX)}",
+        "settings": _settings(environment),
     }
-    if surroundings.variables.get("PONOR_CLUSTER_ID"):
-        config["cluster_id"] = surroundings.text("PONOR_CLUSTER_ID")
+    if environment.variables.get("PONOR_CLUSTER_ID"):
+        config["cluster_id"] = environment.text("PONOR_CLUSTER_ID")
     if role == "controller":
-        return {**config, **_controller(surroundings, listen)}
-    port = surroundings.number("PONOR_CONTROLLER_PORT", 9090, PORT_MAX)
-    config["controllers"] = [f"{host}:{port}" for host in surroundings.controllers]
-    config["object_store"] = surroundings.text("PONOR_OBJECT_STORE")
-    config["share_store"] = surroundings.choice("PONOR_SHARE_STORE", "false", ("true", "false")) == "true"
+        return {**config, **_controller(environment, listen)}
+    port = environment.number("PONOR_CONTROLLER_PORT", 9090, PORT_MAX)
+    config["controllers"] = [f"{host}:{port}" for host in environment.controllers]
+    config["object_store"] = environment.text("PONOR_OBJECT_STORE")
+    config["share_store"] = environment.choice("PONOR_SHARE_STORE", "false", ("true", "false")) == "true"
     if role == "broker":
-        config |= _broker(surroundings, listen)
+        config |= _broker(environment, listen)
     return config
 
 
-def _controller(surroundings: Surroundings, listen: str) -> dict[str, Any]:
-    service_port = surroundings.number("PONOR_CONTROLLER_PORT", 9090, PORT_MAX)
-    peer_port = surroundings.number("PONOR_PEER_PORT", 9091, PORT_MAX)
+def _controller(environment: ContainerEnvironment, listen: str) -> dict[str, Any]:
+    service_port = environment.number("PONOR_CONTROLLER_PORT", 9090, PORT_MAX)
+    peer_port = environment.number("PONOR_PEER_PORT", 9091, PORT_MAX)
     voters = [
         {
-            "node_id": surroundings.node_id("controller", ordinal),
+            "node_id": environment.node_id("controller", ordinal),
             "peer_address": f"{host}:{peer_port}",
             "service_address": f"{host}:{service_port}",
         }
-        for ordinal, host in enumerate(surroundings.controllers)
+        for ordinal, host in enumerate(environment.controllers)
     ]
-    tls = surroundings.text("PONOR_PEER_TLS", "")
+    tls = environment.text("PONOR_PEER_TLS", "")
     return {
         **({"peer_tls": {name: f"{tls}/{file}" for name, file in PEER_TLS_FILES.items()}} if tls else {}),
         "listen": f"{listen}:{service_port}",
         "peer_listen": f"{listen}:{peer_port}",
-        **({"cluster_ordinal": ordinal} if (ordinal := surroundings.cluster_ordinal) else {}),
+        **({"cluster_ordinal": ordinal} if (ordinal := environment.cluster_ordinal) else {}),
         "voters": voters,
-        "format": surroundings.choice("PONOR_FORMAT", "false", ("true", "false")) == "true",
+        "format": environment.choice("PONOR_FORMAT", "false", ("true", "false")) == "true",
     }
 
 
-def _broker(surroundings: Surroundings, listen: str) -> dict[str, Any]:
-    ordinal = surroundings.ordinal
-    step = surroundings.number("PONOR_KAFKA_PORT_STEP", 0, PORT_MAX)
-    port = surroundings.number("PONOR_KAFKA_PORT", 9092, PORT_MAX) + step * ordinal
+def _broker(environment: ContainerEnvironment, listen: str) -> dict[str, Any]:
+    ordinal = environment.ordinal
+    step = environment.number("PONOR_KAFKA_PORT_STEP", 0, PORT_MAX)
+    port = environment.number("PONOR_KAFKA_PORT", 9092, PORT_MAX) + step * ordinal
     if port > PORT_MAX:
-        raise SparkSetupError(f"broker {ordinal} would listen on port {port}; lower PONOR_KAFKA_PORT")
-    template = surroundings.text("PONOR_ADVERTISED_HOST", "{pod}")
+        raise ConfigurationError(f"broker {ordinal} would listen on port {port}; lower PONOR_KAFKA_PORT")
+    template = environment.text("PONOR_ADVERTISED_HOST", "{pod}")
     return {
         "kafka_host": listen,
         "kafka_port": port,
-        "advertised_host": template.replace("{ordinal}", str(ordinal)).replace("{pod}", surroundings.pod),
-        "wal": surroundings.choice("PONOR_WAL", "object", WALS),
+        "advertised_host": template.replace("{ordinal}", str(ordinal)).replace("{pod}", environment.pod),
+        "wal": environment.choice("PONOR_WAL", "object", WALS),
     }
 
 
-def _settings(surroundings: Surroundings) -> dict[str, Any]:
-    text = surroundings.text("PONOR_SETTINGS", "{}")
+def _settings(environment: ContainerEnvironment) -> dict[str, Any]:
+    text = environment.text("PONOR_SETTINGS", "{}")
     try:
         settings = json.loads(text)
     except ValueError as error:
-        raise SparkSetupError(f"PONOR_SETTINGS={text}: {error}") from error
+        raise ConfigurationError(f"PONOR_SETTINGS={text}: {error}") from error
     if not isinstance(settings, dict):
-        raise SparkSetupError(f'PONOR_SETTINGS={text}: give {{"NAME": VALUE}}')
+        raise ConfigurationError(f'PONOR_SETTINGS={text}: give {{"NAME": VALUE}}')
     return settings
 
 
-def ready_file(surroundings: Surroundings) -> Path:
+def ready_file(environment: ContainerEnvironment) -> Path:
     """The file that the service writes when it serves."""
-    return Path(surroundings.text("PONOR_RUN", "/run/ponor")) / "ready.json"
+    return Path(environment.text("PONOR_RUN", "/run/ponor")) / "ready.json"
 
 
 def main() -> None:
     """Write the configuration and replace this process with the service."""
-    surroundings = Surroundings(os.environ)
+    environment = ContainerEnvironment(os.environ)
     try:
         if len(sys.argv) != 2:
-            raise SparkSetupError(f"usage: ponor_entry.py ROLE; ROLE is one of {', '.join(NUMBER_FIRST)}")
+            raise ConfigurationError(f"usage: ponor_entry.py ROLE; ROLE is one of {', '.join(NUMBER_FIRST)}")
         role = sys.argv[1]
-        config = configuration(role, surroundings)
-    except SparkSetupError as error:
+        config = configuration(role, environment)
+    except ConfigurationError as error:
         sys.exit(f"ponor_entry: {error}")
     # After a restart of the container, the file of the previous process still exists.
-    ready_file(surroundings).unlink(missing_ok=True)
-    path = ready_file(surroundings).with_name(f"{role}.json")
+    ready_file(environment).unlink(missing_ok=True)
+    path = ready_file(environment).with_name(f"{role}.json")
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     os.execv(sys.executable, [sys.executable, "-m", f"ponor_{role}", "--config", str(path)])  # noqa: S606 - becomes the service
 

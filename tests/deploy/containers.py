@@ -45,7 +45,7 @@ ENTRY: Final = load_entrypoint()
 
 def configuration_of(role: str, environment: Mapping[str, str]) -> dict[str, Any]:
     """The configuration file that the entrypoint writes."""
-    config: dict[str, Any] = ENTRY.configuration(role, ENTRY.Surroundings(environment))
+    config: dict[str, Any] = ENTRY.configuration(role, ENTRY.ContainerEnvironment(environment))
     return config
 
 

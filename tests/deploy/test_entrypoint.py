@@ -121,7 +121,7 @@ def test_settings_reach_the_service(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_environment_is_refused_by_name(role: str, change: dict[str, str], word: str) -> None:
-    with pytest.raises(ENTRY.SparkSetupError, match=word):
+    with pytest.raises(ENTRY.ConfigurationError, match=word):
         configuration_of(role, {**CLUSTER, "PONOR_POD": "b-1", **change})
 
 

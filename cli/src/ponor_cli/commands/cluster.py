@@ -86,12 +86,12 @@ ANNOUNCE_HELP = """Announce that another supervisor stops the whole cluster (`po
 its own stop).
 
 During the announced time a stopping broker does not move its partitions to other brokers, and no
-broker fails over. --take-back withdraws the announcement.
+broker fails over. --cancel withdraws the announcement.
 
 \b
 Examples:
   ponor cluster announce-stop --seconds 120 --bootstrap broker:9092
-  ponor cluster announce-stop --take-back --controllers controller-0:9090,controller-1:9090
+  ponor cluster announce-stop --cancel --controllers controller-0:9090,controller-1:9090
 """
 
 
@@ -100,7 +100,7 @@ def announce(
     seconds: Annotated[
         int, typer.Option(help="How long the stop may take.", min=1, max=STOP_SECONDS_MAX)
     ] = STOP_SECONDS_DEFAULT,
-    take_back: Annotated[bool, typer.Option("--take-back", help="Withdraw the announcement.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Withdraw the announcement.")] = False,
     controllers: ControllersOption = None,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
@@ -108,9 +108,9 @@ def announce(
 ) -> None:
     """See ANNOUNCE_HELP."""
     known = find_controllers(controllers, data, bootstrap)
-    ttl_ms = 0 if take_back else seconds * 1000
+    ttl_ms = 0 if cancel else seconds * 1000
     ask_cluster(known, lambda client: client.announce_stop(ttl_ms, timeout_s=ANSWER_S_MAX))
-    message = "the announcement is withdrawn" if take_back else f"the stop is announced for {seconds} seconds"
+    message = "the announcement is withdrawn" if cancel else f"the stop is announced for {seconds} seconds"
     print_done(message, {"ttl_ms": ttl_ms}, output)
 
 

@@ -46,7 +46,7 @@ class ClientRequests(Generic[T]):
         self._unanswered.append(_Unanswered(self._correlation_id, request.API_KEY, version, kept))
         return frame
 
-    def take_back(self) -> None:
+    def forget_newest(self) -> None:
         """Forget the newest request, whose frame was not sent."""
         self._unanswered.pop()
 

@@ -41,7 +41,7 @@ JOIN_S_MAX: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class UnclosedEnd:
+class TruncatedStream:
     """A stream that was closed at its committed end: acknowledged records after it are lost.
     `offset` is a stream offset.
     """
@@ -63,7 +63,7 @@ class RescueReport:
 
     recovered: RecoveryReport | None
     reason: str
-    open_ends: tuple[UnclosedEnd, ...]
+    open_ends: tuple[TruncatedStream, ...]
     partitions_left: int
 
 
@@ -169,7 +169,7 @@ async def _recover(
     return streams.recovery, ""
 
 
-async def _close_at_committed_ends(node: Node, ports: StoragePorts) -> tuple[UnclosedEnd, ...]:
+async def _close_at_committed_ends(node: Node, ports: StoragePorts) -> tuple[TruncatedStream, ...]:
     """Close all streams that are open at the node. A failed recovery may have moved their ends, so first wait
     for a current image.
     """
@@ -242,11 +242,11 @@ def _key(move: MoveRow) -> tuple[bytes, int, int]:
     return move.topic_id, move.partition, move.begun_at_ms
 
 
-def _open_end(node: Node, row: StreamRow) -> UnclosedEnd:
+def _open_end(node: Node, row: StreamRow) -> TruncatedStream:
     tags = row.tags
     topic_id = bytes.fromhex(tags.get(TOPIC_TAG, ""))
     topic = node.subscription.image[TOPICS].get(topic_id)
-    return UnclosedEnd(
+    return TruncatedStream(
         topic.name if topic is not None else topic_id.hex(),
         int(tags.get(PARTITION_TAG, -1)),
         tags.get("kind", ""),

@@ -240,7 +240,7 @@ class RaftCluster:
         victim.disk.put_back(copy)
         self.coverage["lost committed entries"] += copy.last_index < self.invariants.commit_index
         self._note(victim, "is put back to", copy.last_index, "of", self.invariants.commit_index)
-        self.invariants.owes(victim.own)
+        self.invariants.expect_catch_up(victim.own)
         self._meets = (leader.own, victim.own)
         try:
             self.restart(victim)

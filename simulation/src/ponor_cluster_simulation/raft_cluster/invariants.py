@@ -62,7 +62,7 @@ class RaftInvariants:
         none).
         """
         self.acknowledged_index = 0
-        self._owed: dict[ReplicaId, int] = {}
+        self._lost_until: dict[ReplicaId, int] = {}
 
     @property
     def commit_index(self) -> int:
@@ -238,11 +238,11 @@ class RaftInvariants:
                 f" {disk.last_index}",
             )
 
-    def owes(self, own: ReplicaId) -> None:
+    def expect_catch_up(self, own: ReplicaId) -> None:
         """Note a voter whose disk was replaced by an older copy. It receives a leader's message with the
         commit index before it votes.
         """
-        self._owed[own] = self.commit_index
+        self._lost_until[own] = self.commit_index
 
     def snapshot(self, replica: Replica, meta: SnapshotMeta) -> None:
         """Check a durable snapshot."""
@@ -277,15 +277,15 @@ class RaftInvariants:
         )
 
     def _promised(self, replica: Replica, term: int, candidate: ReplicaId) -> None:
-        owed = self._owed.get(replica.own, 0)
-        if owed and (candidate == replica.own or candidate not in self._owed):
+        lost_until = self._lost_until.get(replica.own, 0)
+        if lost_until and (candidate == replica.own or candidate not in self._lost_until):
             # A candidate's log is durable before it requests votes.
             disks = dict(self._disks())
             _require(
-                disks[candidate].holds(owed, self.committed[owed - 1][0]),
+                disks[candidate].holds(lost_until, self.committed[lost_until - 1][0]),
                 47,
-                f"{replica.name} lost committed entries up to {owed} and votes for {candidate.node_id},"
-                f" which lacks {owed}",
+                f"{replica.name} lost committed entries up to {lost_until} and votes for {candidate.node_id},"
+                f" which lacks {lost_until}",
             )
         durable = replica.disk.hard_state
         kept = durable.term > term or (durable.term == term and durable.voted_for == candidate)

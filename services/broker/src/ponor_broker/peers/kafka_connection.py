@@ -70,7 +70,7 @@ class KafkaConnection:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._acquire_slot()
-                await self._send_or_take_back(self._requests.ask(request, version, _Request(answer, call)))
+                await self._send_or_forget(self._requests.ask(request, version, _Request(answer, call)))
                 result = await answer
         except TimeoutError as error:
             await self.close()
@@ -101,12 +101,12 @@ class KafkaConnection:
             self._slots.release()  # so that the next waiting caller fails as well
             raise self._end
 
-    async def _send_or_take_back(self, frame: bytes) -> None:
+    async def _send_or_forget(self, frame: bytes) -> None:
         """Send the frame of the newest request. If it is too large, no answer will arrive."""
         try:
             await self._send(frame)
         except FrameTooLargeError:
-            self._requests.take_back()
+            self._requests.forget_newest()
             self._slots.release()
             raise
 

@@ -48,7 +48,7 @@ async def test_parked_batches_are_appended_in_order_after_a_cancelled_move(seale
     await settle()
     assert client.wire.answers == {}
     assert partition.log_end_offset == 3
-    partition_closing.take_back(partition)
+    partition_closing.reopen(partition)
     client.partitions.parking.settled((TOPIC_ID, 0))
     await settle()
     assert client.wire.outcomes() == [(1, [(0, 3)]), (2, [(0, 4)]), (3, [(0, 5)])]
@@ -62,7 +62,7 @@ async def test_parked_requests_are_appended_before_new_ones(
     partition, client = await sealed()
     client.send(*(produce(number) for number in range(1, 11)))
     await settle()
-    partition_closing.take_back(partition)
+    partition_closing.reopen(partition)
     client.partitions.parking.settled((TOPIC_ID, 0))
     assert partition.log_end_offset == 3 + 4
     client.send(produce(11))
@@ -81,7 +81,7 @@ async def test_parked_batches_that_are_large_after_decompression_are_retried_one
     client.partitions.parking._bytes_left = 600 << 10
     packed = bytes(build_batch([(client.clock.now_ms, b"k", bytes(600 << 10))], codec=Codec.ZSTD))
     client.send(*(produce(number, (0, packed)) for number in range(1, 4)))
-    partition_closing.take_back(partition)
+    partition_closing.reopen(partition)
     client.partitions.parking.settled((TOPIC_ID, 0))
     assert partition.log_end_offset == 3 + 1
     await settle()
@@ -92,7 +92,7 @@ async def test_a_parked_repeat_gets_the_first_offset(sealed: Sealed) -> None:
     partition, client = await sealed()
     client.send(produce(1, (0, batch(3, producer_id=PRODUCER, epoch=0, sequence=0).view)))
     await settle()
-    partition_closing.take_back(partition)
+    partition_closing.reopen(partition)
     client.partitions.parking.settled((TOPIC_ID, 0))
     await settle()
     assert client.wire.outcomes() == [(1, [(0, 0)])]
@@ -125,7 +125,7 @@ async def test_a_disconnected_clients_parked_batch_is_not_appended(sealed: Seale
     client.send(produce(1))
     await settle()
     client.connection.closed()
-    partition_closing.take_back(partition)
+    partition_closing.reopen(partition)
     client.partitions.parking.settled((TOPIC_ID, 0))
     await settle()
     assert partition.log_end_offset == 3
@@ -138,7 +138,7 @@ async def test_a_timed_out_parked_batch_is_not_appended(sealed: Sealed) -> None:
     while not client.wire.answers:
         await asyncio.sleep(0.01)
     assert client.wire.outcomes() == [(1, [(ErrorCode.REQUEST_TIMED_OUT, -1)])]
-    partition_closing.take_back(partition)
+    partition_closing.reopen(partition)
     client.partitions.parking.settled((TOPIC_ID, 0))
     await settle()
     assert partition.log_end_offset == 3
@@ -149,7 +149,7 @@ async def test_acks_0_requests_wait_in_order(sealed: Sealed) -> None:
     client.send(produce(1, acks=0), produce(2, acks=0), produce(3))
     await settle()
     assert (partition.log_end_offset, client.wire.ended) == (3, [])
-    partition_closing.take_back(partition)
+    partition_closing.reopen(partition)
     client.partitions.parking.settled((TOPIC_ID, 0))
     await settle()
     assert partition.log_end_offset == 6
@@ -188,7 +188,7 @@ async def test_a_parked_request_is_traced_to_its_own_span(sealed: Sealed) -> Non
     stop = export_spans(client.telemetry, kept, Resource.get_empty(), ALWAYS_ON)
     client.send(produce(1), produce(2))
     await settle()
-    partition_closing.take_back(partition)
+    partition_closing.reopen(partition)
     client.partitions.parking.settled((TOPIC_ID, 0))
     await settle()
     assert client.telemetry.request is None

@@ -248,7 +248,7 @@ async def test_a_cancelled_move_keeps_the_order_of_batches_that_waited_for_the_c
     partition_closing.begin_move(broker.partition)
     await broker.verifier.confirm()
     broker.client.send(sent(2, transactional(1, 0, 1, 1)))
-    partition_closing.take_back(broker.partition)
+    partition_closing.reopen(broker.partition)
     broker.client.partitions.parking.settled((TOPIC_ID, 0))
     await broker.verifier.confirm()
     assert broker.client.wire.outcomes() == [(1, [(0, 0)]), (2, [(0, 1)])]
@@ -262,7 +262,7 @@ async def test_a_batch_waits_behind_another_when_the_partition_is_closing(connec
     broker.client.send(sent(2, transactional(1, 0, 1, 1)))
     await broker.verifier.confirm()
     broker.partition.service.release()
-    partition_closing.take_back(broker.partition)
+    partition_closing.reopen(broker.partition)
     broker.client.partitions.parking.settled((TOPIC_ID, 0))
     await broker.verifier.confirm()
     assert broker.client.wire.outcomes() == [(1, [(0, 0)]), (2, [(0, 1)])]
@@ -280,7 +280,7 @@ async def test_a_verified_batch_stays_before_later_ones_that_are_parked(
     parking._calls_left = 1
     broker.client.send(sent(1, transactional(1, 0, 0, 1)))
     others.send(*(produce(number) for number in range(20)))
-    partition_closing.take_back(broker.partition)
+    partition_closing.reopen(broker.partition)
     parking.settled((TOPIC_ID, 0))
     broker.client.send(sent(2, transactional(1, 0, 1, 1)))
     await broker.verifier.confirm()
@@ -332,7 +332,7 @@ async def test_a_request_of_a_disconnected_client_does_not_stay_until_its_timeou
     assert isinstance(request, ProducePending)
     broker.client.connection.closed()
     if moves:
-        partition_closing.take_back(broker.partition)
+        partition_closing.reopen(broker.partition)
         broker.client.partitions.parking.settled((TOPIC_ID, 0))
     else:
         await broker.verifier.confirm()
@@ -354,12 +354,12 @@ async def test_a_verified_batch_does_not_park_behind_later_ones_of_its_producer(
     parking._calls_left = 1
     broker.client.send(sent(1, transactional(1, 0, 0, 1)))
     others.send(*(produce(number) for number in range(20)))
-    partition_closing.take_back(broker.partition)
+    partition_closing.reopen(broker.partition)
     parking.settled((TOPIC_ID, 0))
     broker.client.send(sent(2, transactional(1, 0, 1, 1)))
     partition_closing.begin_move(broker.partition)
     await broker.verifier.confirm()
-    partition_closing.take_back(broker.partition)
+    partition_closing.reopen(broker.partition)
     parking.settled((TOPIC_ID, 0))
     while parking.is_calling:
         await asyncio.sleep(0)
@@ -415,7 +415,7 @@ async def test_a_later_batch_does_not_park_before_a_verified_one_while_silent_re
     while parking.is_calling:
         await asyncio.sleep(0)
     await broker.verifier.confirm()
-    partition_closing.take_back(broker.partition)
+    partition_closing.reopen(broker.partition)
     parking.settled((TOPIC_ID, 0))
     while parking.is_calling or broker.verifier.waiting:
         if broker.verifier.waiting:

@@ -187,7 +187,7 @@ async def test_batches_refused_during_a_cancelled_move_come_first(sealed: Sealed
         client.partitions.parking._expire(KEY, False)
     await settle()
     assert client.wire.answers.pop(1)[0].error_code in RETRIABLE
-    partition_closing.take_back(partition)
+    partition_closing.reopen(partition)
     client.partitions.parking.settled(KEY)
     client.send(second)
     await settle()

@@ -95,22 +95,22 @@ def test_a_move_has_one_target_at_a_time(moving: Moving) -> None:
 def test_a_move_is_cancelled_in_every_state(moving: Moving, word: str) -> None:
     source, target = moving.leader(), moving.others()[0]
 
-    def take_back() -> list[str]:
+    def cancel_move() -> list[str]:
         return moving.cancel(0) if word == "cancel" else moving.begin((0, source.node_id))
 
     def state() -> tuple[NodeId, int]:
         return moving.partition().leader_id, moving.partition().leader_epoch
 
     unmoved = "NO_MOVE" if word == "cancel" else ""
-    assert take_back() == [unmoved], "it does not move"
+    assert cancel_move() == [unmoved], "it does not move"
     moving.begin((0, target.node_id))
-    assert take_back() == [""]
+    assert cancel_move() == [""]
     assert (state(), moving.move()) == ((source.node_id, 0), None)
     assert moving.partition().replicas == (source.node_id,)
     assert moving.is_open(), "nothing changed"
     moving.begin((0, target.node_id))
     moving.close()
-    assert take_back() == [""], "streams are closed: only a new epoch opens them again"
+    assert cancel_move() == [""], "streams are closed: only a new epoch opens them again"
     assert (state(), moving.move()) == ((source.node_id, 1), None)
     moving.open()
     moving.begin((0, target.node_id))

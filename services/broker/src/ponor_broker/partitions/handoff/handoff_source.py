@@ -123,7 +123,7 @@ class HandoffSource:
         """
         handoff = self._handoffs.get(key)
         if handoff is not None and handoff.stage is not Stage.CLOSING:
-            self._take_back(handoff, "cancelled")
+            self._reopen(handoff, "cancelled")
 
     def ended(self, key: PartitionKey, *, is_deleted: bool) -> bool:
         """End a handoff, because the image shows another leader or epoch, or the topic deleted; return
@@ -150,7 +150,7 @@ class HandoffSource:
         self._stopping = True
         for handoff in list(self._handoffs.values()):
             if handoff.stage is not Stage.CLOSING:
-                self._take_back(handoff, "cancelled")
+                self._reopen(handoff, "cancelled")
         while self._handoffs:
             await self._clock.sleep(ELECT_RETRY_S)
 
@@ -258,7 +258,7 @@ class HandoffSource:
             one.was_refused = True
             LOG.info("the election of %s was refused: %s", one.partition.identity, outcome.message)
             if outcome.code == error_pb2.ERROR_CODE_NO_MOVE and self._is_all_open(one):
-                self._take_back_refused(one)
+                self._reopen_refused(one)
         return all(outcome.is_done for outcome in outcomes)
 
     def _is_all_open(self, one: Handoff) -> bool:
@@ -273,7 +273,7 @@ class HandoffSource:
         rows = self._open_here(one.partition.identity.key)
         return shows_open(rows, [stream.end() for stream in one.partition.streams])
 
-    def _take_back_refused(self, one: Handoff) -> None:
+    def _reopen_refused(self, one: Handoff) -> None:
         """Serve again, because the move was cancelled and the streams were not closed. Without this, the
         partition would refuse requests forever.
         """
@@ -281,7 +281,7 @@ class HandoffSource:
             "%s stays here: its move was cancelled, and its streams were not closed", one.partition.identity
         )
         self._forget(one, "cancelled")
-        partition_closing.take_back_refused(one.partition)
+        partition_closing.reopen_refused(one.partition)
         self._on_kept(one.partition)
         self._on_undecided(one.partition.identity.key)
 
@@ -315,7 +315,7 @@ class HandoffSource:
         kept = [one for one in batch if one.stage in {Stage.WAITING, Stage.SEALED}]
         reason = str(error) or "the uploads of the source did not complete in time"
         for one in kept:
-            self._take_back(one, "failed")
+            self._reopen(one, "failed")
         if kept:
             LOG.warning("%d partitions stay here: %s", len(kept), reason)
             self._tasks.spawn(self._cancel([one.name for one in kept], reason), "cancel moves")
@@ -329,11 +329,11 @@ class HandoffSource:
         for key, _ in partitions:
             self._on_undecided(key)
 
-    def _take_back(self, handoff: Handoff, result: str) -> None:
+    def _reopen(self, handoff: Handoff, result: str) -> None:
         partition, was_sealed = handoff.partition, handoff.stage is Stage.SEALED
         self._forget(handoff, result)
         if was_sealed and partition.service.failure is None:
-            partition_closing.take_back(partition)
+            partition_closing.reopen(partition)
             self._on_kept(partition)
 
     def _forget(self, handoff: Handoff, result: str) -> None:

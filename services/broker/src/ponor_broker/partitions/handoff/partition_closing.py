@@ -68,7 +68,7 @@ async def persist_for_move(partition: Partition) -> None:
         stream.refuse_appends()
 
 
-def take_back(partition: Partition) -> None:
+def reopen(partition: Partition) -> None:
     """Accept appends again: the move was cancelled before the streams were closed."""
     for stream in partition.streams:
         stream.accept_appends()
@@ -76,14 +76,14 @@ def take_back(partition: Partition) -> None:
     partition.service_changed()
 
 
-def take_back_refused(partition: Partition) -> None:
+def reopen_refused(partition: Partition) -> None:
     """Serve again: the move was cancelled and the controller refused to close the streams, which
     are open here at the same epoch and ends.
     """
     for stream in partition.streams:
         stream.close_refused()
     partition.service.release()
-    take_back(partition)
+    reopen(partition)
 
 
 def _persist(partition: Partition, *, whole: bool) -> None:
