@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from ponor_broker.peers import request_port
 from ponor_broker.transactions import marker_sender
+from ponor_broker.transactions.marker_sender import Refusals
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
@@ -122,6 +123,53 @@ def test_repeated_markers_do_not_delay_new_ones(monkeypatch: pytest.MonkeyPatch)
         while 5_000 not in requests[-1]:
             await asyncio.sleep(0.001)
         assert len(requests) - before <= 3
+
+    world.run(story)
+
+
+def test_transactions_that_end_with_one_answer_are_completed_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The completions of 1,000 transactions held the event loop for 50 ms."""
+    monkeypatch.setattr(marker_sender, "NOTED_TURN_NS_MAX", 0)
+    world = MarkerWorld(latency_s=lambda: 0.0)
+    turns = 0
+    completed_in: list[int] = []
+
+    async def story(world: MarkerWorld) -> None:
+        nonlocal turns
+        world.put(A, HERE)
+        for number in range(100):
+            ended = Ended(number, 0, frozenset({A}))
+            world.sender.send(0, 5, ended, lambda _: completed_in.append(turns))
+        while len(completed_in) < 100:
+            turns += 1
+            await asyncio.sleep(0)
+        assert len(world.rows_sent) == 1
+        assert len(set(completed_in)) > 20, "the simulator runs tasks in any order"
+
+    world.run(story)
+
+
+def test_a_shard_that_closes_while_an_answer_is_processed_completes_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(marker_sender, "NOTED_TURN_NS_MAX", 0)
+    world = MarkerWorld()
+    completed: list[int] = []
+
+    async def story(world: MarkerWorld) -> None:
+        world.put(A, 1)
+
+        def done(_: Refusals) -> None:
+            completed.append(len(completed))
+            if len(completed) == 10:
+                world.sender.cancel(0)
+
+        for number in range(100):
+            world.sender.send(0, 5, Ended(number, 0, frozenset({A})), done)
+        await world.send(Ended(200, 0, frozenset({A})), shard=1)
+        assert len(completed) == 10
 
     world.run(story)
 

@@ -27,7 +27,7 @@ from ponor_kafka.messages.write_txn_markers import (
 )
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
-from ponor_runtime.turns import turn
+from ponor_runtime.turns import TurnBudget, turn
 
 from ponor_broker.peers.connection_pool import PeerConnections, PeerGoneError, PeerUnavailableError
 from ponor_broker.peers.request_port import RequestPort, UnansweredError
@@ -38,6 +38,9 @@ VERSION: Final = 2
 MARKERS_PER_REQUEST_MAX: Final = 1_000
 ROUTED_PER_TURN_MAX: Final = 500
 """Markers whose leader is looked up in one turn of the event loop: about 2 ms."""
+NOTED_TURN_NS_MAX: Final = 4_000_000
+"""A turn processes no further results after this time. The last result of a transaction takes 50 µs, because
+its coordinator writes the completion."""
 LOGGED_ATTEMPT: Final = 20
 """The attempt that is logged as a warning: about 15 seconds after the first."""
 NO_LEADER: Final = -1
@@ -108,6 +111,9 @@ class MarkerSender:
         )
         self._tasks = BackgroundTasks(runtime.fail_stop)
         self._retries: Retries[_Marker] = Retries(runtime)
+        self._turn = TurnBudget(
+            runtime.clock, count_max=MARKERS_PER_REQUEST_MAX, duration_ns_max=NOTED_TURN_NS_MAX
+        )
         self._lanes: dict[int, _Lane] = {}
         self._jobs: dict[int, dict[_Job, None]] = {}
         self._newest: dict[tuple[int, TopicPartition], _Marker] = {}
@@ -215,7 +221,7 @@ class MarkerSender:
                     self._unanswered(marker, lane.node_id, str(error))
             else:
                 if answer is not None:
-                    self._note(lane.node_id, sent, answer)
+                    await self._note(lane.node_id, sent, answer)
                 await turn()  # this broker may refuse all markers of a request without a wait
         del self._lanes[lane.node_id]
 
@@ -257,8 +263,8 @@ class MarkerSender:
         self._sent.add(sum(map(len, (indexes for of_job in topics.values() for indexes in of_job.values()))))
         return WriteTxnMarkersRequest([job.row(of_job) for job, of_job in topics.items()])
 
-    def _note(self, node_id: int, sent: list[_Marker], answer: WriteTxnMarkersResponse) -> None:
-        """Process the results of a request: route its written markers, and retry the others."""
+    async def _note(self, node_id: int, sent: list[_Marker], answer: WriteTxnMarkersResponse) -> None:
+        """Process the results of a request in turns: route its written markers, and retry the others."""
         codes = {
             (row.producer_id, (topic.name, partition.partition_index)): partition.error_code
             for row in answer.markers
@@ -266,6 +272,8 @@ class MarkerSender:
             for partition in topic.partitions
         }
         for marker in sent:
+            await self._turn.wait()
+            self._turn.spend()
             marker.in_doubt.pop(node_id, None)
             code = codes.get(marker.key, ErrorCode.UNKNOWN_SERVER_ERROR)
             if not marker.is_written and code in _REFUSED:
