@@ -59,14 +59,18 @@ class GroupWorld:
         self.log: dict[bytes, bytes] = {}
         self.now_ms = 1_000_000
         self.refuses = False
+        self.room_bytes = 1 << 30
         self.restart()
 
     def restart(self) -> None:
         self.timers: dict[Timer, int] = {}
-        self.group = ConsumerMembership(GROUP, self.settings, self.topics)
+        self.group = ConsumerMembership(GROUP, self.settings, self.topics, self._admits)
         for key, value in self.log.items():
             self.group.contents.put(decode_consumer_entry(int.from_bytes(key[:2], "big"), key, value))
         self._set(self.group.restored())
+
+    def _admits(self, more_bytes: int) -> bool:
+        return more_bytes <= 0 or more_bytes <= self.room_bytes
 
     def _set(self, timers: Sequence[object]) -> None:
         for each in timers:

@@ -19,7 +19,6 @@ from ponor_runtime.turns import Turns, turn
 from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.coordination.timers import TimerQueue
 from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest, Outcome, TimerInstruction
-from ponor_broker.groups.consumer.member import MEMBER_BYTES
 from ponor_broker.groups.consumer.membership import ConsumerMembership
 from ponor_broker.groups.consumer.records import ConsumerEntry
 from ponor_broker.groups.consumer.settings import ConsumerSettings
@@ -88,8 +87,6 @@ class ConsumerGroups:
 
     async def _heartbeat_once(self, group_id: str, request: HeartbeatRequest) -> HeartbeatAnswer:
         group = self._table.get(group_id)
-        if not self._has_room(group, request):
-            return _refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if group is not None and group.consumer is not None:
             answer = self._execute(group, group.consumer.heartbeat(request, self._clock.wall_ms()))
         else:
@@ -103,11 +100,6 @@ class ConsumerGroups:
             if error is not ErrorCode.NONE:
                 return _refusal(error)
         return answer
-
-    def _has_room(self, group: Group | None, request: HeartbeatRequest) -> bool:
-        consumer = None if group is None else group.consumer
-        is_member = consumer is not None and request.member_id in consumer.contents.members
-        return is_member or self._table.budget.admits(MEMBER_BYTES)
 
     def _replaceable(
         self, group_id: str, group: Group | None, request: HeartbeatRequest
@@ -134,7 +126,7 @@ class ConsumerGroups:
         """Make an empty classic group, or a new one, a consumer group."""
         classic = group.classic
         assert classic is not None
-        membership = ConsumerMembership(group.group_id, self._of_members, self._topics)
+        membership = self._new_membership(group)
         outcome = membership.heartbeat(request, self._clock.wall_ms())
         assert outcome.answer is not None
         tombstones = () if group.is_simple else (GroupEntry(GroupKey(group.group_id), None),)
@@ -145,6 +137,9 @@ class ConsumerGroups:
         group.membership, group.durable = membership, None
         self._accepted(group, outcome)
         return outcome.answer
+
+    def _new_membership(self, group: Group) -> ConsumerMembership:
+        return ConsumerMembership(group.group_id, self._of_members, self._topics, self._table.budget.admits)
 
     def make_classic(self, group: Group) -> ErrorCode:
         """Make an empty consumer group a classic one, because a classic member joins."""
@@ -286,7 +281,7 @@ class ConsumerGroups:
     def put(self, group: Group, entry: ConsumerEntry) -> None:
         """Restore one record."""
         if group.consumer is None:
-            group.membership = ConsumerMembership(group.group_id, self._of_members, self._topics)
+            group.membership = self._new_membership(group)
         membership = group.consumer
         assert membership is not None
         membership.contents.put(entry)

@@ -85,7 +85,9 @@ class GroupSettings:
         512 << 20,
         within=(1 << 16, 1 << 40),
         doc="Memory for the groups, members and committed offsets of this broker. Above this "
-        "bound, new groups, members and offsets get COORDINATOR_NOT_AVAILABLE; existing ones continue.",
+        "bound, new groups, members and offsets get COORDINATOR_NOT_AVAILABLE; existing ones continue. "
+        "A member of a consumer group that asks for a larger subscription gets GROUP_MAX_SIZE_REACHED, and "
+        "larger target assignments wait.",
     )
     coordinator_batch_bytes_max: int = setting(
         16 << 20,

@@ -11,16 +11,22 @@ class Draft:
 
     def __init__(self, state: ConsumerState) -> None:
         self._state = state
+        self._size_before = state.size_bytes
         self._undo: list[ConsumerEntry] = []
         self.entries: list[ConsumerEntry] = []
+
+    @property
+    def growth_bytes(self) -> int:
+        """Memory that the records add to the group."""
+        return self._state.size_bytes - self._size_before
 
     def put(self, entry: ConsumerEntry) -> None:
         """Add a record and apply it."""
         self._undo.append(self._state.put(entry))
         self.entries.append(entry)
 
-    def take_back(self) -> None:
-        """Restore the state before the first record."""
-        while self._undo:
+    def take_back(self, keep: int = 0) -> None:
+        """Restore the state after the first `keep` records."""
+        while len(self._undo) > keep:
             self._state.put(self._undo.pop())
-        self.entries.clear()
+        del self.entries[keep:]

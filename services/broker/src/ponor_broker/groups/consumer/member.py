@@ -8,8 +8,10 @@ from typing import Final
 NO_TIMEOUT: Final = -1
 MEMBER_BYTES: Final = 1_500
 """Memory of a member without its texts and partitions: measured, rounded up."""
-TOPIC_BYTES: Final = 100
-"""Memory of a subscription to one topic without its name."""
+TOPIC_BYTES: Final = 300
+"""Memory of a subscription to one topic without its name, with its entries in the indexes: measured, rounded
+up."""
+_WIDE_CHARACTER_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,5 +48,10 @@ class ConsumerMember:
             self.expression,
             self.assignor,
         )
-        of_topics = sum(map(len, self.topics)) + TOPIC_BYTES * len(self.topics)
-        return MEMBER_BYTES + sum(len(text) for text in texts if text) + of_topics
+        of_topics = sum(map(_text_bytes, self.topics)) + TOPIC_BYTES * len(self.topics)
+        return MEMBER_BYTES + sum(_text_bytes(text) for text in texts if text) + of_topics
+
+
+def _text_bytes(text: str) -> int:
+    """Return the memory of a text's characters: one other than ASCII makes all of them wide."""
+    return len(text) if text.isascii() else _WIDE_CHARACTER_BYTES * len(text)

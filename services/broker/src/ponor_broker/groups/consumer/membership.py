@@ -10,7 +10,7 @@ Source: Apache Kafka 4.3.1, with KIP-1251 (assignment epochs) and KIP-1263 (assi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -34,21 +34,15 @@ from ponor_broker.groups.consumer.events import (
     Outcome,
     TimerInstruction,
 )
-from ponor_broker.groups.consumer.expressions import REFRESH_MS, Matches, Resolution
+from ponor_broker.groups.consumer.expressions import Matches, Resolution
 from ponor_broker.groups.consumer.member import ConsumerMember
 from ponor_broker.groups.consumer.reconciliation import Target, reconcile
 from ponor_broker.groups.consumer.records import (
     ConsumerEntry,
     CurrentEntry,
     CurrentKey,
-    EpochEntry,
-    EpochKey,
-    ExpressionEntry,
-    ExpressionKey,
-    GroupEpoch,
     MemberEntry,
     MemberKey,
-    ResolvedExpression,
     TargetEntry,
     TargetEpoch,
     TargetEpochEntry,
@@ -57,13 +51,15 @@ from ponor_broker.groups.consumer.records import (
 )
 from ponor_broker.groups.consumer.settings import ConsumerSettings
 from ponor_broker.groups.consumer.state import ConsumerState
+from ponor_broker.groups.consumer.subscriptions import Subscriptions
 from ponor_broker.groups.consumer.target import Change, Computation
-from ponor_broker.groups.consumer.topics import ImageTopics, Topic, existing, hash_of
+from ponor_broker.groups.consumer.topics import ImageTopics
 from ponor_broker.groups.instructions import CancelTimer, SetTimer, Timer, TimerKind
 from ponor_broker.groups.rebalance import GroupState
 
 GROUP_TYPE: Final = "consumer"
-UNKNOWN_VERSION: Final = -1
+NO_ROOM_RETRY_MS: Final = 1_000
+"""Pause before a target for which there was no memory is computed again."""
 _ASSIGNMENT_TIMER: Final = Timer(TimerKind.ASSIGNMENT)
 
 
@@ -78,21 +74,22 @@ def _rebalance(member_id: str) -> Timer:
 class ConsumerMembership:
     """The members of one consumer group."""
 
-    def __init__(self, group_id: str, settings: ConsumerSettings, topics: ImageTopics) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        settings: ConsumerSettings,
+        topics: ImageTopics,
+        admits: Callable[[int], bool],
+    ) -> None:
+        """`admits` returns whether the group's memory may grow by a number of bytes."""
         self.contents: Final = ConsumerState()
         """The state, for reading only."""
         self._group_id = group_id
         self._settings = settings
-        self._topics = topics
-        self._known: Mapping[str, Topic] = {}
-        """The subscribed topics that exist, at `_known_version`."""
-        self._known_version = UNKNOWN_VERSION
-        self._known_hash = 0
-        self._looked_up: set[str] = set()
-        """The names that were looked up at `_known_version`."""
+        self._subscriptions = Subscriptions(group_id, self.contents, settings, topics)
+        self._admits = admits
         self._may_assign = True
         """Whether the interval since the last computation has passed, and none runs."""
-        self._is_resolving = False
         self._is_dead = False
 
     # --- what other parts of the group read
@@ -149,14 +146,7 @@ class ConsumerMembership:
 
     def subscribed_topics(self) -> frozenset[str]:
         """Return the names of the topics to which members subscribe."""
-        return frozenset(self._names())
-
-    def _names(self) -> set[str]:
-        names = set(self.contents.subscriptions)
-        for expression in self.contents.expression_users:
-            resolved = self.contents.expressions.get(expression)
-            names.update(() if resolved is None else resolved.topics)
-        return names
+        return frozenset(self._subscriptions.names())
 
     def delete(self) -> ErrorCode:
         """Mark the group as dead; only possible without members."""
@@ -202,7 +192,7 @@ class ConsumerMembership:
         """Undo an event whose records the log refused, in the same turn of the event loop."""
         outcome.draft.take_back()
         outcome.timers.clear()
-        self._known_version = UNKNOWN_VERSION
+        self._subscriptions.forget()
         self._may_assign |= outcome.has_assigned
 
     def _continue(self, request: HeartbeatRequest, outcome: Outcome, now_ms: int) -> HeartbeatAnswer:
@@ -219,7 +209,8 @@ class ConsumerMembership:
             if changed and member.expression and member.expression not in contents.expression_users:
                 expressions.check(member.expression)
             draft.put(MemberEntry(MemberKey(self._group_id, member_id), member))
-            self._drop_unused_expression(before, draft)
+            self._subscriptions.drop_unused(before, draft)
+            self._check_room(draft, is_new=before is None)
         self.refresh(draft, now_ms, changed=changed)
         self._assign_now(outcome, now_ms)
         former = contents.current_of(member_id) if before is not None else None
@@ -243,6 +234,19 @@ class ConsumerMembership:
                 f"The consumer group has reached its maximum capacity of {most} members.",
             )
 
+    def _check_room(self, draft: Draft, *, is_new: bool) -> None:
+        """Refuse a member or a subscription for which there is no memory.
+
+        A new member's client repeats its request. The client of an existing one tells the application, and
+        the member keeps its subscription until it leaves.
+        """
+        if not self._admits(draft.growth_bytes):
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_new else ErrorCode.GROUP_MAX_SIZE_REACHED
+            what = "The member" if is_new else "The subscription"
+            raise HeartbeatRefusedError(
+                code, f"{what} needs more memory than groups_memory_bytes_max leaves on this broker."
+            )
+
     def _reconcile(self, request: HeartbeatRequest, outcome: Outcome, *, subscription_changed: bool) -> None:
         contents, member_id = self.contents, request.member_id
         current = contents.current_of(member_id)
@@ -253,7 +257,7 @@ class ConsumerMembership:
         after = reconcile(
             current,
             Target(contents.assigned_epoch, contents.target_of(member_id)),
-            subscribed=target.topic_ids_of(contents, member_id, self._known),
+            subscribed=target.topic_ids_of(contents, member_id, self._subscriptions.known),
             owned=request.owned,
             is_held=lambda topic_id, index: contents.holder(topic_id, index) not in {None, member_id},
             subscription_changed=subscription_changed,
@@ -286,16 +290,9 @@ class ConsumerMembership:
     def _remove(self, member_id: str, outcome: Outcome) -> None:
         draft, member = outcome.draft, self.contents.members[member_id]
         remove(self._group_id, self.contents, member_id, draft)
-        self._drop_unused_expression(member, draft)
+        self._subscriptions.drop_unused(member, draft)
         outcome.timers += [CancelTimer(_session(member_id)), CancelTimer(_rebalance(member_id))]
-        self._look_up()
-        self._raise_epoch(draft)
-
-    def _drop_unused_expression(self, former: ConsumerMember | None, draft: Draft) -> None:
-        expression = None if former is None else former.expression
-        is_used = expression in self.contents.expression_users
-        if expression and expression in self.contents.expressions and not is_used:
-            draft.put(ExpressionEntry(ExpressionKey(self._group_id, expression), None))
+        self._subscriptions.raise_epoch(draft)
 
     def timer_fired(self, timer: Timer, now_ms: int) -> Outcome:
         """Handle a timer that was neither moved nor cancelled."""
@@ -310,79 +307,25 @@ class ConsumerMembership:
         self._assign_now(outcome, now_ms)
         return outcome
 
-    # --- epoch
+    # --- subscribed topics
 
     def refresh(self, draft: Draft, now_ms: int, *, changed: bool = False) -> None:
         """Raise the group epoch if the subscription of a member or a subscribed topic changed."""
-        is_known = self._known_version == self._topics.version
-        if is_known and not changed and not self._to_resolve(now_ms):
-            return
-        self._resolve_now(draft, now_ms)
-        self._look_up()
-        if changed or self._known_hash != self.contents.topics_hash:
-            self._raise_epoch(draft)
-
-    def _look_up(self) -> None:
-        """Look up the subscribed topics, unless members only joined or left with topics of other members."""
-        names = self._names()
-        if self._known_version == self._topics.version and names == self._looked_up:
-            return
-        self._known_version, self._looked_up = self._topics.version, names
-        self._known = existing(self._topics, names)
-        self._known_hash = hash_of(self._known)
-
-    def _raise_epoch(self, draft: Draft) -> None:
-        epoch = GroupEpoch(self.contents.group_epoch + 1, self._known_hash)
-        draft.put(EpochEntry(EpochKey(self._group_id), epoch))
-
-    # --- regular expressions
-
-    def _to_resolve(self, now_ms: int) -> list[str]:
-        """Return the expressions that are new, or all that are outdated if the last time is long ago."""
-        contents, version = self.contents, self._topics.version
-        if self._is_resolving or not contents.expression_users:
-            return []
-        fresh = [each for each in contents.expression_users if each not in contents.expressions]
-        last_ms = max((each.resolved_ms for each in contents.expressions.values()), default=now_ms)
-        if abs(now_ms - last_ms) < REFRESH_MS:
-            return fresh
-        outdated = [text for text, each in contents.expressions.items() if each.version < version]
-        return fresh + outdated
-
-    def _resolve_now(self, draft: Draft, now_ms: int) -> None:
-        """Resolve expressions within this event, if there are few topics."""
-        texts = self._to_resolve(now_ms)
-        names = self._topics.names() if texts else ()
-        if texts and len(texts) * len(names) <= self._settings.matched_at_once_max:
-            matches = at_once(expressions.resolve(texts, names))
-            self._put_matches(draft, matches, self._topics.version, now_ms)
+        self._subscriptions.refresh(draft, now_ms, changed=changed)
 
     def needs_resolution(self, now_ms: int) -> bool:
         """Whether expressions must be resolved."""
-        return bool(self._to_resolve(now_ms))
+        return self._subscriptions.needs_resolution(now_ms)
 
     def begin_resolution(self, now_ms: int) -> Resolution:
         """Start to resolve expressions. The caller runs the steps and calls `resolved`."""
-        texts = self._to_resolve(now_ms)
-        assert texts
-        self._is_resolving = True
-        return Resolution(self._topics.version, expressions.resolve(texts, self._topics.names()))
+        return self._subscriptions.begin_resolution(now_ms)
 
     def resolved(self, resolution: Resolution, matches: Matches, now_ms: int) -> Outcome:
         """Store which topics match."""
-        self._is_resolving = False
         outcome = Outcome(Draft(self.contents))
-        self._put_matches(outcome.draft, matches, resolution.version, now_ms)
-        self._look_up()
-        if self._known_hash != self.contents.topics_hash:
-            self._raise_epoch(outcome.draft)
+        self._subscriptions.resolved(outcome.draft, resolution, matches, now_ms)
         return outcome
-
-    def _put_matches(self, draft: Draft, matches: Matches, version: int, now_ms: int) -> None:
-        for text, names in matches.items():
-            if text in self.contents.expression_users:
-                key = ExpressionKey(self._group_id, text)
-                draft.put(ExpressionEntry(key, ResolvedExpression(names, version, now_ms)))
 
     # --- target assignment
 
@@ -399,9 +342,9 @@ class ConsumerMembership:
         """
         assert self.needs_target
         self._may_assign = False
-        if self._known_version == UNKNOWN_VERSION:
-            self._look_up()
-        return target.begin(self.contents, self._known, self._settings.assignors[self.assignor])
+        return target.begin(
+            self.contents, self._subscriptions.looked_up(), self._settings.assignors[self.assignor]
+        )
 
     def retry_assignment(self, delay_ms: int) -> list[TimerInstruction]:
         """Return the timer for another attempt, because a computation or its installation failed."""
@@ -409,26 +352,41 @@ class ConsumerMembership:
 
     def _assign_now(self, outcome: Outcome, now_ms: int) -> None:
         """Compute the target within this event, if the group is small."""
-        size = len(self.contents.members) + sum(topic.partitions for topic in self._known.values())
+        partitions = sum(topic.partitions for topic in self._subscriptions.known.values())
+        size = len(self.contents.members) + partitions
         if self.needs_target and size <= self._settings.assigned_at_once_max:
             computation = self.begin_computation()
             outcome.has_assigned = True
+            before = len(outcome.draft.entries)
             for change in target.changes(self.contents, computation, at_once(computation.steps)):
                 self._put_target(outcome, change)
-            self._complete_target(outcome, computation, now_ms)
+            if self._admits(outcome.draft.growth_bytes):
+                self._complete_target(outcome, computation, now_ms)
+            else:
+                self._postpone(outcome, before)
 
     def installation(self, computation: Computation, result: Targets, now_ms: int) -> Iterator[Outcome]:
         """Yield the parts of a target, each of which the caller writes before it takes the next one. The last
-        part raises the epoch of the target.
+        part raises the epoch of the target. Without memory for a part, the target is computed again later.
         """
         part = Outcome(Draft(self.contents))
         for number, change in enumerate(target.changes(self.contents, computation, result), 1):
             self._put_target(part, change)
             if number % self._settings.targets_per_part == 0:
+                if not self._admits(part.draft.growth_bytes):
+                    break
                 yield part
                 part = Outcome(Draft(self.contents))
-        self._complete_target(part, computation, now_ms)
+        if self._admits(part.draft.growth_bytes):
+            self._complete_target(part, computation, now_ms)
+        else:
+            self._postpone(part, keep=0)
         yield part
+
+    def _postpone(self, outcome: Outcome, keep: int) -> None:
+        """Undo the targets of an outcome, and compute again later."""
+        outcome.draft.take_back(keep)
+        outcome.timers += self.retry_assignment(NO_ROOM_RETRY_MS)
 
     def _put_target(self, outcome: Outcome, change: Change | None) -> None:
         if change is not None:

@@ -39,7 +39,7 @@ from ponor_broker.groups.consumer.records import (
 )
 
 TARGET_PARTITION_BYTES: Final = 70
-"""Memory of a partition in a target."""
+"""Memory of a partition in a target, without its later entry in a current assignment."""
 CURRENT_PARTITION_BYTES: Final = 200
 """Memory of a partition in a current assignment, with its entry in the index of holders."""
 K = TypeVar("K", str, int)
@@ -66,10 +66,23 @@ class ConsumerState:
         """Number of members that prefer an assignor."""
         self.static_members: dict[str, str] = {}
         """Member ids by instance id."""
-        self.size_bytes = 0
+        self._other_bytes = 0
+        self._in_targets = 0
+        """Number of partitions in all targets."""
+        self._in_currents = 0
+        """Number of partitions in all current assignments."""
         self._holders: dict[bytes, dict[int, str]] = {}
         self._stable_at: Counter[int] = Counter()
         """Number of current assignments in state STABLE, by epoch."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the state. A target reserves the memory of the current assignments that follow it, so a
+        member that continues towards its target does not need more memory.
+        """
+        reserved = max(self._in_targets, self._in_currents)
+        targets_bytes = TARGET_PARTITION_BYTES * self._in_targets
+        return self._other_bytes + targets_bytes + CURRENT_PARTITION_BYTES * reserved
 
     @property
     def group_epoch(self) -> int:
@@ -144,7 +157,7 @@ class ConsumerState:
         return before
 
     def _index(self, member: ConsumerMember, sign: int) -> None:
-        self.size_bytes += sign * member.size_bytes
+        self._other_bytes += sign * member.size_bytes
         for topic in member.topics:
             _count(self.subscriptions, topic, sign)
         if member.expression:
@@ -154,7 +167,7 @@ class ConsumerState:
 
     def _put_target(self, member_id: str, target: Partitions | None) -> Partitions | None:
         before = self.targets.get(member_id)
-        self.size_bytes += TARGET_PARTITION_BYTES * (_count_of(target) - _count_of(before))
+        self._in_targets += _count_of(target) - _count_of(before)
         if target is None:
             self.targets.pop(member_id, None)
         else:
@@ -178,14 +191,14 @@ class ConsumerState:
 
     def _hold(self, member_id: str, partitions: EpochedPartitions) -> None:
         for topic_id, epochs in partitions.items():
-            self.size_bytes += CURRENT_PARTITION_BYTES * len(epochs)
+            self._in_currents += len(epochs)
             holders = self._holders.setdefault(topic_id, {})
             for partition in epochs:
                 holders[partition] = member_id
 
     def _release(self, member_id: str, partitions: EpochedPartitions) -> None:
         for topic_id, epochs in partitions.items():
-            self.size_bytes -= CURRENT_PARTITION_BYTES * len(epochs)
+            self._in_currents -= len(epochs)
             holders = self._holders.get(topic_id, {})
             for partition in epochs:
                 if holders.get(partition) == member_id:
@@ -197,7 +210,7 @@ class ConsumerState:
         self, expression: str, resolved: ResolvedExpression | None
     ) -> ResolvedExpression | None:
         before = self.expressions.get(expression)
-        self.size_bytes += TOPIC_BYTES * (_topics_of(resolved) - _topics_of(before))
+        self._other_bytes += TOPIC_BYTES * (_topics_of(resolved) - _topics_of(before))
         if resolved is None:
             self.expressions.pop(expression, None)
         else:

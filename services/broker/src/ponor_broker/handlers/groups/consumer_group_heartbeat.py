@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from ponor_kafka.errors import ErrorCode
@@ -31,9 +31,8 @@ _NO_SUBSCRIPTION: Final = (
 class ConsumerGroupHeartbeatHandler:
     """Checks the form of requests, with Kafka's messages."""
 
-    def __init__(self, coordinator: GroupCoordinator, new_member_id: Callable[[], str]) -> None:
+    def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
-        self._new_member_id = new_member_id
         self._assignors = coordinator.settings.of_consumer_groups().assignors
 
     async def handle(
@@ -44,7 +43,7 @@ class ConsumerGroupHeartbeatHandler:
             self._check(request, context.api_version)
         except HeartbeatRefusedError as refusal:
             return ConsumerGroupHeartbeatResponse(error_code=refusal.code, error_message=str(refusal))
-        member_id = request.member_id or self._new_member_id()
+        member_id = request.member_id or self._coordinator.new_member_id()
         answer = await self._coordinator.consumer_heartbeat(
             request.group_id, _heartbeat(request, member_id, context)
         )

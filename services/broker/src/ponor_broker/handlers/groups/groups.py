@@ -30,7 +30,7 @@ def group_handlers(
     members = GroupMembershipHandlers(coordinator)
     offsets = GroupOffsetsHandlers(coordinator, topics, clock)
     admin = GroupAdminHandlers(coordinator)
-    consumers = ConsumerGroupHeartbeatHandler(coordinator, coordinator.new_member_id)
+    consumers = ConsumerGroupHeartbeatHandler(coordinator)
     describe_consumers = ConsumerGroupDescribeHandler(coordinator, topics)
     rows: tuple[tuple[ApiKey, int, int, Handle], ...] = (
         (ApiKey.JOIN_GROUP, 0, 9, members.join),
