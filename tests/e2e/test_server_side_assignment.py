@@ -10,6 +10,7 @@ from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
     ConsumerGroupType,
+    KafkaException,
     Producer,
     TopicPartition,
 )
@@ -62,6 +63,62 @@ def poll_until(consumers: list[Consumer], is_done: Callable[[], bool], read: set
             if record is not None:
                 assert record.error() is None, record.error()
                 read.add(int(record.value() or b""))
+
+
+class RollingBounce:
+    """Consumers of one group, replaced one after the other while records are written. Each commits every
+    record that it reads.
+    """
+
+    def __init__(self, cluster: LocalCluster, topic: str, group: str, strategy: str) -> None:
+        self.cluster, self.topic, self.group, self.strategy = cluster, topic, group, strategy
+        self.consumers: list[Consumer] = []
+        self.expected, self.committed = set[int](), set[int]()
+        self.repeated: list[int] = []
+
+    def start(self, protocol: str) -> None:
+        classic = {"partition.assignment.strategy": self.strategy, "session.timeout.ms": 45_000}
+        config = {"group.protocol": protocol, **(classic if protocol == "classic" else {})}
+        consumer = member(self.cluster, self.group, **config)
+        consumer.subscribe([self.topic])
+        self.consumers.append(consumer)
+
+    def replace_oldest(self, protocol: str) -> None:
+        self.consumers.pop(0).close()
+        self.start(protocol)
+
+    def read_all(self) -> None:
+        """Write records, and consume until every record is committed and every consumer has its part."""
+        self.expected |= produce(self.cluster, self.topic, len(self.expected))
+        deadline = time.monotonic() + WAIT_S_MAX
+        while self.committed != self.expected or not self._is_spread:
+            shares = [len(each.assignment()) for each in self.consumers]
+            assert time.monotonic() < deadline, (len(self.committed), len(self.expected), shares)
+            for consumer in self.consumers:
+                self._consume(consumer)
+
+    @property
+    def _is_spread(self) -> bool:
+        shares = [len(consumer.assignment()) for consumer in self.consumers]
+        return sum(shares) == PARTITIONS and min(shares) > 0
+
+    def _consume(self, consumer: Consumer) -> None:
+        record = consumer.poll(0.05)
+        if record is None:
+            return
+        assert record.error() is None, record.error()
+        number = int(record.value() or b"")
+        if number in self.committed:
+            self.repeated.append(number)
+        try:
+            consumer.commit(message=record, asynchronous=False)
+        except KafkaException:
+            return  # the partition has another owner now; the record is read again
+        self.committed.add(number)
+
+    def close(self) -> None:
+        for consumer in self.consumers:
+            consumer.close()
 
 
 def test_members_share_the_partitions_and_hand_them_over(cluster: LocalCluster) -> None:
@@ -117,6 +174,25 @@ def test_a_pattern_finds_topics_and_a_static_member_keeps_its_partitions(cluster
     again.subscribe(["^pattern-.*"])
     poll_until([again], lambda: expected - read == set(), read)
     again.close()
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_rolling_bounce_changes_the_protocol_and_back(cluster: LocalCluster, strategy: str) -> None:
+    """No committed record is lost or repeated while members change from classic to consumer and back."""
+    topic = group = f"bounce-{strategy}"
+    create_topic(cluster, topic, PARTITIONS)
+    bounce = RollingBounce(cluster, topic, group, strategy)
+    for _ in range(2):
+        bounce.start("classic")
+    bounce.read_all()
+    for protocol in ("consumer", "consumer", "classic", "classic"):
+        bounce.replace_oldest(protocol)
+        bounce.read_all()
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    described = admin.describe_consumer_groups([group])[group].result(WAIT_S_MAX)
+    assert described.type is ConsumerGroupType.CLASSIC
+    bounce.close()
+    assert bounce.repeated == []
 
 
 def test_an_empty_classic_group_becomes_a_consumer_group_and_the_reverse(cluster: LocalCluster) -> None:

@@ -9,9 +9,10 @@ from ponor_broker.groups.assignors.uniform import UniformAssignor
 from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest, Outcome
 from ponor_broker.groups.consumer.membership import ConsumerMembership
 from ponor_broker.groups.consumer.record_codec import decode_consumer_entry, encode_consumer_entry
-from ponor_broker.groups.consumer.settings import ConsumerSettings
+from ponor_broker.groups.consumer.settings import ConsumerSettings, MigrationPolicy
 from ponor_broker.groups.consumer.topics import Topic
-from ponor_broker.groups.instructions import SetTimer, Timer
+from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
+from ponor_broker.groups.instructions import LeaveAnswer, SetTimer, SyncAnswer, Timer
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.turns import at_once
 
@@ -21,6 +22,7 @@ SETTINGS = ConsumerSettings(
     assignment_interval_ms=1_000,
     members_max=1_000,
     assignors={"uniform": UniformAssignor()},
+    migration=MigrationPolicy.UPGRADE,
 )
 
 
@@ -45,6 +47,9 @@ class MemoryTopics:
 
     def find(self, name: str) -> Topic | None:
         return self.topics.get(name)
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        return next((name for name, topic in self.topics.items() if topic.topic_id == topic_id), None)
 
     def names(self) -> Sequence[str]:
         return sorted(self.topics)
@@ -100,6 +105,27 @@ class GroupWorld:
         if answer.error is not ErrorCode.NONE:
             assert not outcome.draft.entries
         return answer if self.execute(outcome) else HeartbeatAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def join(self, request: JoinRequest) -> HeartbeatAnswer:
+        outcome = self.group.join(request, self.now_ms)
+        assert outcome.answer is not None
+        return (
+            outcome.answer if self.execute(outcome) else HeartbeatAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        )
+
+    def sync(self, request: SyncRequest) -> SyncAnswer:
+        answer, timers = self.group.sync(request)
+        self._set(timers)
+        return answer
+
+    def classic_heartbeat(self, claim: MemberClaim) -> ErrorCode:
+        error, outcome = self.group.classic_heartbeat(claim, self.now_ms)
+        return error if self.execute(outcome) else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def leave(self, *member_ids: str) -> LeaveAnswer:
+        answer, outcome = self.group.leave([MemberClaim(each) for each in member_ids], self.now_ms)
+        assert self.execute(outcome)
+        return answer
 
     def work(self) -> Iterator[None]:
         """Do the work that is too large for an event, in steps."""

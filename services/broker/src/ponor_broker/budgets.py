@@ -172,6 +172,12 @@ BUDGETS: Final = (
         "a further member is refused: GROUP_MAX_SIZE_REACHED",
     ),
     Budget(
+        "members of a group that changes its protocol",
+        "group_migration_members_max",
+        "ponor_group_members",
+        "the group keeps its protocol until it is empty",
+    ),
+    Budget(
         "memory of groups and offsets",
         "groups_memory_bytes_max",
         "ponor_groups_memory_bytes",

@@ -24,8 +24,7 @@ SUBSCRIPTIONS = st.sampled_from(
 class ConsumerGroupMachine(RuleBasedStateMachine):
     """Random clients whose answers may be lost, a log that refuses, restarts, and changing topics."""
 
-    @initialize(at_once=st.booleans())
-    def begin(self, at_once: bool) -> None:
+    def begin_with(self, at_once: bool) -> None:
         self.topics = MemoryTopics()
         self.topics.create("x", 3)
         self.topics.create("y", 4)
@@ -212,5 +211,13 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             assert quiet.assignment is None
 
 
-TestConsumerGroup: Any = ConsumerGroupMachine.TestCase
+class PlainGroupMachine(ConsumerGroupMachine):
+    """A group whose members all send heartbeats."""
+
+    @initialize(at_once=st.booleans())
+    def begin(self, at_once: bool) -> None:
+        self.begin_with(at_once)
+
+
+TestConsumerGroup: Any = PlainGroupMachine.TestCase
 TestConsumerGroup.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)

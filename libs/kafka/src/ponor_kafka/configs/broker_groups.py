@@ -18,7 +18,7 @@ group.consumer.max.session.timeout.ms: int = 60000; 1..
 group.consumer.max.size: int = 2147483647; 1..
   in force: Members of one consumer group.
 group.consumer.migration.policy: string = bidirectional; any case: DISABLED | DOWNGRADE | UPGRADE | BIDIRECTIONAL
-  fixed: Allowed changes of a group with members between the two protocols; here none.
+  in force: Allowed changes of a group with members between the two protocols.
 group.consumer.min.assignment.interval.ms: int = 0; 0..
   no effect: Lower bound of the interval a consumer group may choose between assignments.
 group.consumer.min.heartbeat.interval.ms: int = 5000; 1..

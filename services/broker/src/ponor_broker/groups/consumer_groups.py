@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -23,11 +24,13 @@ from ponor_broker.groups.consumer.membership import ConsumerMembership
 from ponor_broker.groups.consumer.records import ConsumerEntry
 from ponor_broker.groups.consumer.settings import ConsumerSettings
 from ponor_broker.groups.consumer.topics import ImageTopics
+from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.group import Group
 from ponor_broker.groups.group_actions import GroupActions
 from ponor_broker.groups.group_table import GroupTable
-from ponor_broker.groups.instructions import SetTimer, Timer
-from ponor_broker.groups.membership import Membership
+from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SetTimer, SyncAnswer, Timer
+from ponor_broker.groups.membership import CONSUMER_PROTOCOL_TYPE, Membership
+from ponor_broker.groups.migration import GroupMigration, UpgradeRefusedError
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.record_codec import Entry
 from ponor_broker.groups.records import GroupEntry, GroupKey
@@ -65,6 +68,7 @@ class ConsumerGroups:
         self._clock = clock
         self._timers = timers
         self._spawn = spawn
+        self._migration = GroupMigration(settings, self._of_members, topics)
         self._failed = failed
         self._turns = Turns()
         self._in_flight: dict[Group, asyncio.Future[ErrorCode]] = {}
@@ -104,7 +108,7 @@ class ConsumerGroups:
     def _replaceable(
         self, group_id: str, group: Group | None, request: HeartbeatRequest
     ) -> Group | HeartbeatAnswer:
-        """Return a new group, or the empty classic group that becomes a consumer group."""
+        """Return a new group, or the classic group that becomes a consumer group."""
         if group is None:
             if request.member_epoch != 0:
                 return _refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
@@ -114,27 +118,30 @@ class ConsumerGroups:
         if request.member_epoch != 0:
             message = f"Group {group_id} is not a consumer group."
             return _refusal(ErrorCode.GROUP_ID_NOT_FOUND, message)
-        if group.membership.state is not GroupState.EMPTY:
-            return _refusal(
-                ErrorCode.GROUP_ID_NOT_FOUND,
-                f"Cannot upgrade classic group {group_id} to consumer group because online upgrade is "
-                "disabled.",
-            )
         return group
 
     def _begin(self, group: Group, request: HeartbeatRequest) -> HeartbeatAnswer:
-        """Make an empty classic group, or a new one, a consumer group."""
+        """Make a classic group, or a new one, a consumer group."""
         classic = group.classic
         assert classic is not None
         membership = self._new_membership(group)
+        try:
+            upgraded = self._migration.upgraded(group.group_id, classic)
+        except UpgradeRefusedError as refusal:
+            return _refusal(ErrorCode.GROUP_ID_NOT_FOUND, str(refusal))
+        for entry in upgraded:
+            membership.contents.put(entry)
         outcome = membership.heartbeat(request, self._clock.wall_ms())
         assert outcome.answer is not None
         tombstones = () if group.is_simple else (GroupEntry(GroupKey(group.group_id), None),)
-        error = self._append(group, [*tombstones, *outcome.draft.entries]) if outcome.draft.entries else None
+        entries = [*tombstones, *upgraded, *outcome.draft.entries]
+        error = self._append(group, entries) if outcome.draft.entries else None
         if error is not ErrorCode.NONE:
             return outcome.answer if error is None else _refusal(error)
-        self._actions.run(group, classic.unload(ErrorCode.UNKNOWN_MEMBER_ID))
+        # The members join again.
+        self._actions.run(group, classic.unload(ErrorCode.REBALANCE_IN_PROGRESS))
         group.membership, group.durable = membership, None
+        self._set_timers(group, membership.restored())
         self._accepted(group, outcome)
         return outcome.answer
 
@@ -156,6 +163,55 @@ class ConsumerGroups:
             self._actions.recount(group)
         return error
 
+    # --- requests of classic members, and of administrators
+
+    async def join(self, group: Group, request: JoinRequest) -> JoinAnswer:
+        """JoinGroup of a group with members."""
+        membership = group.consumer
+        assert membership is not None
+        outcome = membership.join(request, self._clock.wall_ms())
+        answer = self._execute(group, outcome)
+        error = answer.error
+        if error is ErrorCode.NONE:
+            error = await self._durable(group)
+        if error is not ErrorCode.NONE:
+            return JoinAnswer(error, answer.member_id or request.member_id)
+        assert answer.member_id is not None
+        classic = group.classic if outcome.is_downgrade else None
+        return JoinAnswer(
+            ErrorCode.NONE,
+            answer.member_id,
+            generation=answer.member_epoch if classic is None else classic.generation,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocol_name=request.protocols[0].name if classic is None else classic.protocol_name,
+        )
+
+    async def sync(self, group: Group, request: SyncRequest) -> SyncAnswer:
+        """SyncGroup."""
+        assert group.consumer is not None
+        answer, timers = group.consumer.sync(request)
+        self._set_timers(group, timers)
+        error = await self._durable(group)
+        return answer if error is ErrorCode.NONE else SyncAnswer(error)
+
+    def classic_heartbeat(self, group: Group, claim: MemberClaim) -> ErrorCode:
+        """Heartbeat."""
+        assert group.consumer is not None
+        error, outcome = group.consumer.classic_heartbeat(claim, self._clock.wall_ms())
+        refusal = self._run(group, outcome)
+        return error if refusal is ErrorCode.NONE else refusal
+
+    async def leave(self, group: Group, leaving: tuple[MemberClaim, ...]) -> LeaveAnswer:
+        """LeaveGroup."""
+        assert group.consumer is not None
+        answer, outcome = group.consumer.leave(leaving, self._clock.wall_ms())
+        error = self._run(group, outcome)
+        if error is ErrorCode.NONE:
+            error = await self._durable(group)
+        if error is ErrorCode.NONE:
+            return answer
+        return LeaveAnswer(tuple((claim, error) for claim in leaving))
+
     # --- execution
 
     def _execute(self, group: Group, outcome: Outcome) -> HeartbeatAnswer:
@@ -167,11 +223,33 @@ class ConsumerGroups:
     def _run(self, group: Group, outcome: Outcome) -> ErrorCode:
         """Write the records of an event; then set its timers, or undo it if the log refuses."""
         assert group.consumer is not None
+        if outcome.is_downgrade:
+            return self._downgrade(group, outcome)
         error = self._append(group, outcome.draft.entries) if outcome.draft.entries else ErrorCode.NONE
         if error is ErrorCode.NONE:
             self._accepted(group, outcome)
         else:
             group.consumer.take_back(outcome)
+        return error
+
+    def _downgrade(self, group: Group, outcome: Outcome) -> ErrorCode:
+        """Execute an event after which the group is a classic one."""
+        assert group.consumer is not None
+        classic, record = self._migration.downgraded(group.consumer.contents)
+        stamped = replace(record, state_timestamp_ms=self._clock.wall_ms())
+        tombstones = group.consumer.tombstones()
+        created = GroupEntry(GroupKey(group.group_id), stamped)
+        error = self._append(group, [*outcome.draft.entries, *tombstones, created])
+        if error is not ErrorCode.NONE:
+            group.consumer.take_back(outcome)
+            if error is ErrorCode.UNKNOWN_SERVER_ERROR:
+                group.consumer.stay()
+            return error
+        self._set_timers(group, outcome.timers)
+        self.unload(group)
+        group.membership, group.durable = classic, stamped
+        group.quiet_since_ms = stamped.state_timestamp_ms
+        self._actions.run(group, classic.continue_adopted())
         return error
 
     def _accepted(self, group: Group, outcome: Outcome) -> None:

@@ -458,6 +458,25 @@ class Membership:
         self._rebalance.restore(record)
         return self._out.drain()
 
+    def adopt(self, members: Iterable[Member], generation: int) -> GroupRecord:
+        """Take over the members of a consumer group, and their assignments, as a stable generation.
+
+        Returns:
+            The record to write. When the log has accepted it, call `continue_adopted`.
+        """
+        assert self.state is GroupState.EMPTY
+        assert not self._roster
+        for member in members:
+            self._roster.add(member, CONSUMER_PROTOCOL_TYPE)
+        return self._rebalance.adopt(generation)
+
+    def continue_adopted(self) -> list[Instruction]:
+        """Start the sessions of adopted members, and a rebalance."""
+        for member in self._roster:
+            self._rebalance.restart_session(member)
+        self._rebalance.start_or_complete()
+        return self._out.drain()
+
     def validate(self) -> None:
         """Check the invariants, for tests."""
         self._roster.validate()

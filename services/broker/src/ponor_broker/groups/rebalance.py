@@ -255,6 +255,13 @@ class Rebalance:
         self.protocol_name = record.protocol_name
         self.state = GroupState.STABLE if self._roster else GroupState.EMPTY
 
+    def adopt(self, generation: int) -> GroupRecord:
+        """Begin as a stable generation of the roster's members; return its record."""
+        self.generation = generation
+        self.protocol_name = self._roster.select_protocol()
+        self.state = GroupState.STABLE
+        return self.record({member.member_id: member.assignment for member in self._roster})
+
     def end(self) -> None:
         """Stop, because the group is deleted or another broker coordinates it."""
         self.state = GroupState.DEAD

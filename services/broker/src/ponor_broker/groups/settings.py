@@ -9,7 +9,7 @@ from ponor_runtime.settings import setting
 from ponor_broker.groups.assignors.assignment_input import Assignor
 from ponor_broker.groups.assignors.range import RangeAssignor
 from ponor_broker.groups.assignors.uniform import UniformAssignor
-from ponor_broker.groups.consumer.settings import ConsumerSettings
+from ponor_broker.groups.consumer.settings import ConsumerSettings, MigrationPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,19 @@ class GroupSettings:
         "uniform,range",
         choices=("uniform,range", "range,uniform", "uniform", "range"),
         doc="Kafka's group.consumer.assignors: assignors of consumer groups. The first one is the default.",
+    )
+    group_consumer_migration_policy: str = setting(
+        "bidirectional",
+        choices=("disabled", "upgrade", "downgrade", "bidirectional"),
+        doc="Kafka's group.consumer.migration.policy: which groups with members may change between the "
+        "classic and the consumer protocol.",
+    )
+    group_migration_members_max: int = setting(
+        200,
+        within=(1, 100_000),
+        doc="Members of a group that changes between the classic and the consumer protocol. The change "
+        "takes one turn of the event loop, with about 0.1 ms for each member. A larger group changes only "
+        "while it is empty.",
     )
     groups_max: int = setting(
         100_000,
@@ -159,4 +172,6 @@ class GroupSettings:
             assignment_interval_ms=self.group_consumer_assignment_interval_ms,
             members_max=self.group_consumer_members_max,
             assignors={name: by_name[name] for name in self.group_consumer_assignors.split(",")},
+            migration=MigrationPolicy(self.group_consumer_migration_policy),
+            migrated_members_max=min(self.group_migration_members_max, self.group_members_max),
         )

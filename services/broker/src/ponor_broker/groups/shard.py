@@ -243,6 +243,10 @@ class GroupShard:
         group = self._table.get(group_id)
         if request.member_id and (group is None or (group.consumer is not None and not group.membership)):
             return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+        if group is not None and group.consumer is not None and group.membership:
+            joined = await self._consumers.join(group, request)
+            self._check_log()
+            return joined
         if not self._has_room_for_member(group, request):
             return JoinAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
         group = group or self._table.create(group_id)
@@ -272,6 +276,8 @@ class GroupShard:
     async def sync(self, group_id: str, request: SyncRequest, free: Callable[[], None]) -> SyncAnswer:
         """SyncGroup; waits until the leader's assignments are durable."""
         group, membership = self._classic(group_id)
+        if group is not None and group.consumer is not None:
+            return await self._consumers.sync(group, request)
         if group is None or membership is None:
             return SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
         number, answer = self._actions.open_request()
@@ -289,6 +295,8 @@ class GroupShard:
     def heartbeat(self, group_id: str, claim: MemberClaim) -> ErrorCode:
         """Heartbeat."""
         group, membership = self._classic(group_id)
+        if group is not None and group.consumer is not None:
+            return self._consumers.classic_heartbeat(group, claim)
         if group is None or membership is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         error, instructions = membership.heartbeat(claim)
@@ -298,6 +306,10 @@ class GroupShard:
     async def leave(self, group_id: str, leaving: tuple[MemberClaim, ...]) -> LeaveAnswer:
         """LeaveGroup."""
         group, membership = self._classic(group_id)
+        if group is not None and group.consumer is not None:
+            left = await self._consumers.leave(group, leaving)
+            self._check_log()
+            return left
         if group is None or membership is None:
             return LeaveAnswer(tuple((claim, ErrorCode.UNKNOWN_MEMBER_ID) for claim in leaving))
         number, answer = self._actions.open_request()

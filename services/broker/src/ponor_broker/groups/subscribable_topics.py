@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from ponor_broker.coordination.ports import TopicDirectory
 from ponor_broker.groups.consumer.topics import Topic
@@ -30,6 +31,10 @@ class SubscribableTopics:
         """Return a topic; None if it does not exist."""
         topic_id, partitions = self._directory.topic_id(name), self._directory.partition_count(name)
         return None if topic_id is None or partitions is None else Topic(topic_id.bytes, partitions)
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """Return the name of a topic; None if it does not exist."""
+        return self._directory.topic_name(UUID(bytes=topic_id))
 
     def names(self) -> Sequence[str]:
         """Return the names of all topics."""

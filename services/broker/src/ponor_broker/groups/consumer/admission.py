@@ -40,6 +40,8 @@ def admit(group_id: str, state: ConsumerState, request: HeartbeatRequest, draft:
     Raises:
         HeartbeatRefusedError: it is not, or its epoch is fenced.
     """
+    if request.classic is not None:
+        return _admit_classic(group_id, state, request, draft)
     if request.instance_id is None:
         if request.member_epoch != JOINING_EPOCH:
             member_of(group_id, state, request.member_id)
@@ -52,13 +54,31 @@ def admit(group_id: str, state: ConsumerState, request: HeartbeatRequest, draft:
     holder = state.static_members.get(request.instance_id)
     if holder is None:
         return None
-    if state.current_of(holder).epoch != STATIC_LEAVING_EPOCH:
+    is_away = state.current_of(holder).epoch == STATIC_LEAVING_EPOCH
+    if not is_away and state.members[holder].classic is None:
         raise HeartbeatRefusedError(
             ErrorCode.UNRELEASED_INSTANCE_ID,
             f"Static member {request.member_id} with instance id {request.instance_id} cannot join the group "
             f"because the instance id is owned by {holder} member.",
         )
     _succeed(group_id, state, holder, request.member_id, draft)
+    return holder
+
+
+def _admit_classic(
+    group_id: str, state: ConsumerState, request: HeartbeatRequest, draft: Draft
+) -> str | None:
+    """Admit a classic member. A static one that joins without a member id replaces its predecessor, even if
+    that one is alive.
+    """
+    if request.instance_id is None:
+        return None
+    if request.is_named:
+        static_member_of(state, request)
+        return None
+    holder = state.static_members.get(request.instance_id)
+    if holder is not None:
+        _succeed(group_id, state, holder, request.member_id, draft)
     return holder
 
 

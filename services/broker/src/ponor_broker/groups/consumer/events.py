@@ -9,6 +9,7 @@ from ponor_kafka.errors import ErrorCode
 
 from ponor_broker.groups.consumer.assignment import Partitions
 from ponor_broker.groups.consumer.draft import Draft
+from ponor_broker.groups.consumer.member import ClassicPart
 from ponor_broker.groups.instructions import CancelTimer, SetTimer
 
 TimerInstruction: TypeAlias = SetTimer | CancelTimer
@@ -21,6 +22,8 @@ class HeartbeatRequest:
     Attributes:
         member_epoch: 0 to join, -1 to leave, -2 if a static member leaves for a short time.
         owned: the partitions that the member uses.
+        classic: of a JoinGroup that is translated to a heartbeat; None for a heartbeat.
+        is_named: False for a JoinGroup without a member id: `member_id` is then a new one.
     """
 
     member_id: str
@@ -34,6 +37,8 @@ class HeartbeatRequest:
     expression: str | None = None
     assignor: str | None = None
     owned: Partitions | None = None
+    classic: ClassicPart | None = None
+    is_named: bool = True
 
     @property
     def is_full(self) -> bool:
@@ -46,7 +51,9 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """The answer to a heartbeat; an error comes with a message. `assignment` is None if it did not change."""
+    """The answer to a heartbeat or a translated JoinGroup; an error comes with a message. `assignment` is
+    None if it did not change.
+    """
 
     error: ErrorCode
     message: str | None = None
@@ -72,3 +79,5 @@ class Outcome:
     answer: HeartbeatAnswer | None = None
     has_assigned: bool = False
     """Whether the event computed a target."""
+    is_downgrade: bool = False
+    """Whether only classic members are left, and the group becomes a classic group."""

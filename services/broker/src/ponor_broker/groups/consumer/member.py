@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from ponor_broker.groups.member import JoinProtocol
+
 NO_TIMEOUT: Final = -1
 MEMBER_BYTES: Final = 1_500
 """Memory of a member without its texts and partitions: measured, rounded up."""
@@ -12,6 +14,21 @@ TOPIC_BYTES: Final = 300
 """Memory of a subscription to one topic without its name, with its entries in the indexes: measured, rounded
 up."""
 _WIDE_CHARACTER_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicPart:
+    """What a member that uses the classic protocol sent with its JoinGroup: session timeout and assignors, of
+    which there is at least one.
+    """
+
+    session_timeout_ms: int
+    protocols: tuple[JoinProtocol, ...]
+
+    @property
+    def protocol(self) -> JoinProtocol:
+        """The protocol of the coordinator's answers: the one that the member prefers."""
+        return self.protocols[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +41,7 @@ class ConsumerMember:
         assignor: the assignor that the member prefers; None for no preference.
         instance_id: Kafka's group.instance.id of a static member (KIP-345).
         rebalance_timeout_ms: longest time for a revocation.
+        classic: what only a member with the classic protocol has; None for a member with heartbeats.
     """
 
     member_id: str
@@ -35,6 +53,7 @@ class ConsumerMember:
     expression: str | None = None
     rebalance_timeout_ms: int = NO_TIMEOUT
     assignor: str | None = None
+    classic: ClassicPart | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -49,7 +68,9 @@ class ConsumerMember:
             self.assignor,
         )
         of_topics = sum(map(_text_bytes, self.topics)) + TOPIC_BYTES * len(self.topics)
-        return MEMBER_BYTES + sum(_text_bytes(text) for text in texts if text) + of_topics
+        protocols = () if self.classic is None else self.classic.protocols
+        of_protocols = sum(protocol.size_bytes for protocol in protocols)
+        return MEMBER_BYTES + sum(_text_bytes(text) for text in texts if text) + of_topics + of_protocols
 
 
 def _text_bytes(text: str) -> int:

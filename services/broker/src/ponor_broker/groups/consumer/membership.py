@@ -10,12 +10,11 @@ Source: Apache Kafka 4.3.1, with KIP-1251 (assignment epochs) and KIP-1263 (assi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
 from ponor_kafka.errors import ErrorCode
-from ponor_runtime.turns import at_once
 
 from ponor_broker.groups.assignors.assignment_input import Targets
 from ponor_broker.groups.consumer import expressions, target
@@ -26,6 +25,7 @@ from ponor_broker.groups.consumer.assignment import (
     MemberState,
     plain,
 )
+from ponor_broker.groups.consumer.classic_members import ClassicMembers
 from ponor_broker.groups.consumer.draft import Draft
 from ponor_broker.groups.consumer.events import (
     HeartbeatAnswer,
@@ -43,24 +43,25 @@ from ponor_broker.groups.consumer.records import (
     CurrentKey,
     MemberEntry,
     MemberKey,
-    TargetEntry,
-    TargetEpoch,
-    TargetEpochEntry,
-    TargetEpochKey,
-    TargetKey,
 )
 from ponor_broker.groups.consumer.settings import ConsumerSettings
 from ponor_broker.groups.consumer.state import ConsumerState
 from ponor_broker.groups.consumer.subscriptions import Subscriptions
-from ponor_broker.groups.consumer.target import Change, Computation
+from ponor_broker.groups.consumer.target import Computation
+from ponor_broker.groups.consumer.target_assigning import ASSIGNMENT_TIMER, TargetAssigning
 from ponor_broker.groups.consumer.topics import ImageTopics
-from ponor_broker.groups.instructions import CancelTimer, SetTimer, Timer, TimerKind
+from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
+from ponor_broker.groups.instructions import (
+    CancelTimer,
+    LeaveAnswer,
+    SetTimer,
+    SyncAnswer,
+    Timer,
+    TimerKind,
+)
 from ponor_broker.groups.rebalance import GroupState
 
 GROUP_TYPE: Final = "consumer"
-NO_ROOM_RETRY_MS: Final = 1_000
-"""Pause before a target for which there was no memory is computed again."""
-_ASSIGNMENT_TIMER: Final = Timer(TimerKind.ASSIGNMENT)
 
 
 def _session(member_id: str) -> Timer:
@@ -87,10 +88,11 @@ class ConsumerMembership:
         self._group_id = group_id
         self._settings = settings
         self._subscriptions = Subscriptions(group_id, self.contents, settings, topics)
+        self._classic = ClassicMembers(self.contents, settings, topics)
         self._admits = admits
-        self._may_assign = True
-        """Whether the interval since the last computation has passed, and none runs."""
+        self._assigning = TargetAssigning(group_id, self.contents, settings, self._subscriptions, admits)
         self._is_dead = False
+        self._may_downgrade = True
 
     # --- what other parts of the group read
 
@@ -162,27 +164,41 @@ class ConsumerMembership:
         self._is_dead = False
 
     def tombstones(self) -> Iterator[ConsumerEntry]:
-        """Yield the tombstones of a group without members."""
+        """Yield the tombstones of all records."""
         return self.contents.tombstones(self._group_id)
 
-    # --- heartbeats
+    def stay(self) -> None:
+        """Never become a classic group, because the log refuses the records of so large a group."""
+        self._may_downgrade = False
+
+    # --- heartbeats and joins
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Outcome:
         """Handle a heartbeat whose form is valid: a member joins, continues or leaves.
 
         `now_ms` is the time since 1970.
         """
+        if request.member_epoch < JOINING_EPOCH:
+            return self._handle(lambda outcome: self._leave(request, outcome, now_ms))
+        return self._handle(lambda outcome: self._continue(request, outcome, now_ms))
+
+    def join(self, request: JoinRequest, now_ms: int) -> Outcome:
+        """Handle a JoinGroup, whose generation is the member epoch of the answer."""
+        outcome = self._handle(
+            lambda outcome: self._continue(self._classic.translated(request), outcome, now_ms)
+        )
+        if outcome.answer is not None and outcome.answer.error is ErrorCode.MEMBER_ID_REQUIRED:
+            outcome.answer = replace(outcome.answer, member_id=request.new_member_id)
+        return outcome
+
+    def _handle(self, event: Callable[[Outcome], HeartbeatAnswer]) -> Outcome:
         outcome = Outcome(Draft(self.contents))
         try:
             if self._is_dead:
                 raise HeartbeatRefusedError(
                     ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group is being deleted."
                 )
-            if request.member_epoch < JOINING_EPOCH:
-                outcome.answer = self._leave(request, outcome)
-                self._assign_now(outcome, now_ms)
-            else:
-                outcome.answer = self._continue(request, outcome, now_ms)
+            outcome.answer = event(outcome)
         except HeartbeatRefusedError as refusal:
             self.take_back(outcome)
             outcome.answer = HeartbeatAnswer(refusal.code, str(refusal))
@@ -192,15 +208,17 @@ class ConsumerMembership:
         """Undo an event whose records the log refused, in the same turn of the event loop."""
         outcome.draft.take_back()
         outcome.timers.clear()
+        outcome.is_downgrade = False
         self._subscriptions.forget()
-        self._may_assign |= outcome.has_assigned
+        self._assigning.may_assign |= outcome.has_assigned
 
     def _continue(self, request: HeartbeatRequest, outcome: Outcome, now_ms: int) -> HeartbeatAnswer:
         draft, contents, member_id = outcome.draft, self.contents, request.member_id
         self._check_size(request)
+        had_consumers = contents.classic_members < len(contents.members)
         replaced = admit(self._group_id, contents, request, draft)
         if replaced is not None:
-            outcome.timers += [CancelTimer(_session(replaced)), CancelTimer(_rebalance(replaced))]
+            self._cancel_timers(replaced, outcome)
         before = contents.members.get(member_id)
         member = _updated(before or ConsumerMember(member_id), request)
         known = before or ConsumerMember(member_id)
@@ -211,11 +229,12 @@ class ConsumerMembership:
             draft.put(MemberEntry(MemberKey(self._group_id, member_id), member))
             self._subscriptions.drop_unused(before, draft)
             self._check_room(draft, is_new=before is None)
-        self.refresh(draft, now_ms, changed=changed)
+        self._subscriptions.refresh(draft, now_ms, changed=changed)
+        outcome.is_downgrade = had_consumers and self._becomes_classic
         self._assign_now(outcome, now_ms)
         former = contents.current_of(member_id) if before is not None else None
         self._reconcile(request, outcome, subscription_changed=changed and before is not None)
-        outcome.timers.append(SetTimer(_session(member_id), self._settings.session_timeout_ms))
+        outcome.timers += self._timers_of(member)
         current = contents.current_of(member_id)
         is_news = former is None or plain(former.assigned) != plain(current.assigned)
         return HeartbeatAnswer(
@@ -224,6 +243,12 @@ class ConsumerMembership:
             member_epoch=current.epoch,
             assignment=plain(current.assigned) if is_news or request.is_full else None,
         )
+
+    def _timers_of(self, member: ConsumerMember) -> list[TimerInstruction]:
+        if member.classic is not None:
+            return self._classic.joined(member)
+        self._classic.forget(member.member_id)
+        return [self._classic.session_of(member)]
 
     def _check_size(self, request: HeartbeatRequest) -> None:
         contents, most = self.contents, self._settings.members_max
@@ -271,9 +296,42 @@ class ConsumerMembership:
         else:
             outcome.timers.append(CancelTimer(_rebalance(member_id)))
 
+    # --- other requests of classic members, and of administrators
+
+    def sync(self, request: SyncRequest) -> tuple[SyncAnswer, list[TimerInstruction]]:
+        """Handle a SyncGroup."""
+        return self._classic.sync(request)
+
+    def classic_heartbeat(self, claim: MemberClaim, now_ms: int) -> tuple[ErrorCode, Outcome]:
+        """Handle a Heartbeat of a classic member."""
+        outcome = Outcome(Draft(self.contents))
+        error, timers = self._classic.heartbeat(claim)
+        outcome.timers += timers
+        if error is ErrorCode.NONE:
+            self._subscriptions.refresh(outcome.draft, now_ms, changed=False)
+            self._assign_now(outcome, now_ms)
+        return error, outcome
+
+    def leave(self, leaving: Iterable[MemberClaim], now_ms: int) -> tuple[LeaveAnswer, Outcome]:
+        """Handle a LeaveGroup: members of either protocol leave, or an administrator removes them."""
+        outcome, results = Outcome(Draft(self.contents)), []
+        gone: dict[str, None] = {}
+        for claim in leaving:
+            named = claim
+            if not claim.member_id and claim.instance_id is not None:
+                holder = self.contents.static_members.get(claim.instance_id, "")
+                named = MemberClaim(holder, claim.instance_id)
+            error = self._classic.refusal_of(named)
+            if error is ErrorCode.NONE:
+                gone[named.member_id] = None
+            results.append((claim, error))
+        if gone:
+            self._remove(gone, outcome, now_ms)
+        return LeaveAnswer(tuple(results)), outcome
+
     # --- leaving
 
-    def _leave(self, request: HeartbeatRequest, outcome: Outcome) -> HeartbeatAnswer:
+    def _leave(self, request: HeartbeatRequest, outcome: Outcome, now_ms: int) -> HeartbeatAnswer:
         if request.instance_id is None:
             member_of(self._group_id, self.contents, request.member_id)
         else:
@@ -284,34 +342,50 @@ class ConsumerMembership:
             outcome.draft.put(CurrentEntry(CurrentKey(self._group_id, request.member_id), away))
             outcome.timers.append(CancelTimer(_rebalance(request.member_id)))
         else:
-            self._remove(request.member_id, outcome)
+            self._remove([request.member_id], outcome, now_ms)
         return HeartbeatAnswer(ErrorCode.NONE, member_id=request.member_id, member_epoch=request.member_epoch)
 
-    def _remove(self, member_id: str, outcome: Outcome) -> None:
-        draft, member = outcome.draft, self.contents.members[member_id]
-        remove(self._group_id, self.contents, member_id, draft)
-        self._subscriptions.drop_unused(member, draft)
+    def _remove(self, member_ids: Iterable[str], outcome: Outcome, now_ms: int) -> None:
+        for member_id in member_ids:
+            member = self.contents.members[member_id]
+            remove(self._group_id, self.contents, member_id, outcome.draft)
+            self._subscriptions.drop_unused(member, outcome.draft)
+            self._cancel_timers(member_id, outcome)
+        outcome.is_downgrade = self._becomes_classic
+        if not outcome.is_downgrade:
+            self._subscriptions.raise_epoch(outcome.draft)
+            self._assign_now(outcome, now_ms)
+
+    def _cancel_timers(self, member_id: str, outcome: Outcome) -> None:
+        self._classic.forget(member_id)
         outcome.timers += [CancelTimer(_session(member_id)), CancelTimer(_rebalance(member_id))]
-        self._subscriptions.raise_epoch(draft)
+
+    @property
+    def _becomes_classic(self) -> bool:
+        """Whether only classic members are left, and the group may become a classic group."""
+        count, settings = len(self.contents.members), self._settings
+        is_allowed = settings.migration.downgrades and count <= settings.migrated_members_max
+        return is_allowed and self._may_downgrade and 0 < count == self.contents.classic_members
 
     def timer_fired(self, timer: Timer, now_ms: int) -> Outcome:
         """Handle a timer that was neither moved nor cancelled."""
         outcome = Outcome(Draft(self.contents))
         if timer.kind is TimerKind.ASSIGNMENT:
-            self._may_assign = True
-        elif timer.member_id in self.contents.members:
-            current = self.contents.current_of(timer.member_id)
-            is_overdue = current.state is MemberState.UNREVOKED_PARTITIONS
-            if timer.kind is TimerKind.SESSION or is_overdue:
-                self._remove(timer.member_id, outcome)
+            self._assigning.may_assign = True
+        elif timer.member_id in self.contents.members and self._has_failed(timer):
+            self._remove([timer.member_id], outcome, now_ms)
         self._assign_now(outcome, now_ms)
         return outcome
 
-    # --- subscribed topics
+    def _has_failed(self, timer: Timer) -> bool:
+        """Whether a member did not send what it had to send before the timer fired."""
+        if timer.kind is TimerKind.SESSION:
+            return True
+        if self.contents.members[timer.member_id].classic is not None:
+            return self._classic.is_overdue(timer.member_id)
+        return self.contents.current_of(timer.member_id).state is MemberState.UNREVOKED_PARTITIONS
 
-    def refresh(self, draft: Draft, now_ms: int, *, changed: bool = False) -> None:
-        """Raise the group epoch if the subscription of a member or a subscribed topic changed."""
-        self._subscriptions.refresh(draft, now_ms, changed=changed)
+    # --- subscribed topics
 
     def needs_resolution(self, now_ms: int) -> bool:
         """Whether expressions must be resolved."""
@@ -332,74 +406,29 @@ class ConsumerMembership:
     @property
     def needs_target(self) -> bool:
         """Whether a computation is due."""
-        contents = self.contents
-        is_old = contents.group_epoch > contents.assigned_epoch
-        return self._may_assign and is_old and bool(contents.members) and not self._is_dead
+        return self._assigning.is_due and not self._is_dead
 
     def begin_computation(self) -> Computation:
         """Start to compute a target. The caller runs the steps and installs the result, or calls
         `retry_assignment`.
         """
         assert self.needs_target
-        self._may_assign = False
-        return target.begin(
-            self.contents, self._subscriptions.looked_up(), self._settings.assignors[self.assignor]
-        )
+        return self._assigning.begin(self.assignor)
 
     def retry_assignment(self, delay_ms: int) -> list[TimerInstruction]:
         """Return the timer for another attempt, because a computation or its installation failed."""
-        return [SetTimer(_ASSIGNMENT_TIMER, delay_ms)]
-
-    def _assign_now(self, outcome: Outcome, now_ms: int) -> None:
-        """Compute the target within this event, if the group is small."""
-        partitions = sum(topic.partitions for topic in self._subscriptions.known.values())
-        size = len(self.contents.members) + partitions
-        if self.needs_target and size <= self._settings.assigned_at_once_max:
-            computation = self.begin_computation()
-            outcome.has_assigned = True
-            before = len(outcome.draft.entries)
-            for change in target.changes(self.contents, computation, at_once(computation.steps)):
-                self._put_target(outcome, change)
-            if self._admits(outcome.draft.growth_bytes):
-                self._complete_target(outcome, computation, now_ms)
-            else:
-                self._postpone(outcome, before)
+        return self._assigning.retry(delay_ms)
 
     def installation(self, computation: Computation, result: Targets, now_ms: int) -> Iterator[Outcome]:
         """Yield the parts of a target, each of which the caller writes before it takes the next one. The last
         part raises the epoch of the target. Without memory for a part, the target is computed again later.
         """
-        part = Outcome(Draft(self.contents))
-        for number, change in enumerate(target.changes(self.contents, computation, result), 1):
-            self._put_target(part, change)
-            if number % self._settings.targets_per_part == 0:
-                if not self._admits(part.draft.growth_bytes):
-                    break
-                yield part
-                part = Outcome(Draft(self.contents))
-        if self._admits(part.draft.growth_bytes):
-            self._complete_target(part, computation, now_ms)
-        else:
-            self._postpone(part, keep=0)
-        yield part
+        return self._assigning.installation(computation, result, now_ms)
 
-    def _postpone(self, outcome: Outcome, keep: int) -> None:
-        """Undo the targets of an outcome, and compute again later."""
-        outcome.draft.take_back(keep)
-        outcome.timers += self.retry_assignment(NO_ROOM_RETRY_MS)
-
-    def _put_target(self, outcome: Outcome, change: Change | None) -> None:
-        if change is not None:
-            member_id, partitions = change
-            outcome.draft.put(TargetEntry(TargetKey(self._group_id, member_id), partitions))
-
-    def _complete_target(self, outcome: Outcome, computation: Computation, now_ms: int) -> None:
-        epoch = TargetEpoch(computation.epoch, now_ms)
-        outcome.draft.put(TargetEpochEntry(TargetEpochKey(self._group_id), epoch))
-        interval_ms = self._settings.assignment_interval_ms
-        self._may_assign = not interval_ms
-        if interval_ms:
-            outcome.timers.append(SetTimer(_ASSIGNMENT_TIMER, interval_ms))
+    def _assign_now(self, outcome: Outcome, now_ms: int) -> None:
+        """Compute the target within this event, if the group is small."""
+        if self.needs_target and not outcome.is_downgrade:
+            self._assigning.assign_now(self.assignor, outcome, now_ms)
 
     # --- load
 
@@ -408,15 +437,16 @@ class ConsumerMembership:
         self.contents.drop_orphans()
         timers: list[TimerInstruction] = []
         for member_id, member in self.contents.members.items():
-            timers.append(SetTimer(_session(member_id), self._settings.session_timeout_ms))
-            if self.contents.current_of(member_id).state is MemberState.UNREVOKED_PARTITIONS:
+            timers.append(self._classic.session_of(member))
+            is_revoking = self.contents.current_of(member_id).state is MemberState.UNREVOKED_PARTITIONS
+            if is_revoking and member.classic is None:
                 timers.append(SetTimer(_rebalance(member_id), max(0, member.rebalance_timeout_ms)))
         return timers
 
     def unloaded(self) -> list[TimerInstruction]:
         """Return the timers to cancel, because another broker coordinates the group now."""
         self._is_dead = True
-        timers: list[TimerInstruction] = [CancelTimer(_ASSIGNMENT_TIMER)]
+        timers: list[TimerInstruction] = [CancelTimer(ASSIGNMENT_TIMER)]
         for member_id in self.contents.members:
             timers += [CancelTimer(_session(member_id)), CancelTimer(_rebalance(member_id))]
         return timers
@@ -435,4 +465,5 @@ def _updated(member: ConsumerMember, request: HeartbeatRequest) -> ConsumerMembe
         expression=member.expression if request.expression is None else request.expression,
         rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms is None else timeout_ms,
         assignor=member.assignor if request.assignor is None else request.assignor,
+        classic=request.classic,
     )

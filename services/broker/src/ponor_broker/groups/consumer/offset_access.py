@@ -22,21 +22,24 @@ def refusal_of_commit(
 
     A member may commit with an older epoch if it has had the partition since then (KIP-1251). As in classic
     groups, a commit in a transaction may come from a producer that sends no member (KIP-447). `knows_epochs`
-    is False for versions of OffsetCommit without member epochs.
+    is False for versions of OffsetCommit without member epochs. A classic member's generation is its member
+    epoch.
     """
     epoch = claim.generation
     if epoch < 0 and not state.members:
         return ErrorCode.NONE
     if in_transaction and epoch == -1 and not claim.member_id and claim.instance_id is None:
         return ErrorCode.NONE
-    if claim.member_id not in state.members:
+    member = state.members.get(claim.member_id)
+    if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    if not in_transaction and not knows_epochs:
+    if not in_transaction and not knows_epochs and member.classic is None:
         return ErrorCode.UNSUPPORTED_VERSION
     current = state.current_of(claim.member_id)
     if epoch == current.epoch:
         return ErrorCode.NONE
-    stale = ErrorCode.ILLEGAL_GENERATION if in_transaction else ErrorCode.STALE_MEMBER_EPOCH
+    has_generation = in_transaction or member.classic is not None
+    stale = ErrorCode.ILLEGAL_GENERATION if has_generation else ErrorCode.STALE_MEMBER_EPOCH
     if epoch > current.epoch:
         return stale
     for topic_id, index in partitions:
@@ -50,7 +53,9 @@ def refusal_of_fetch(state: ConsumerState, member_id: str | None, epoch: int) ->
     """Return NONE if a client may fetch offsets, or the error. Clients without a member id may."""
     if member_id is None and epoch < 0:
         return ErrorCode.NONE
-    if member_id is None or member_id not in state.members:
+    member = state.members.get(member_id or "")
+    if member_id is None or member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    is_current = epoch == state.current_of(member_id).epoch
-    return ErrorCode.NONE if is_current else ErrorCode.STALE_MEMBER_EPOCH
+    if epoch == state.current_of(member_id).epoch:
+        return ErrorCode.NONE
+    return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION

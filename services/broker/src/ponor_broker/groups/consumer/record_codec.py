@@ -18,7 +18,7 @@ from ponor_broker.groups.consumer.assignment import (
     MemberState,
     Partitions,
 )
-from ponor_broker.groups.consumer.member import ConsumerMember
+from ponor_broker.groups.consumer.member import ClassicPart, ConsumerMember
 from ponor_broker.groups.consumer.records import (
     ConsumerEntry,
     CurrentEntry,
@@ -37,6 +37,7 @@ from ponor_broker.groups.consumer.records import (
     TargetEpochKey,
     TargetKey,
 )
+from ponor_broker.groups.member import JoinProtocol
 
 EPOCH_KEY: Final = 3
 MEMBER_KEY: Final = 5
@@ -116,7 +117,13 @@ def _encode_member(member: ConsumerMember) -> Message:
         subscribed_topic_regex=member.expression,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         server_assignor=member.assignor,
+        classic_member_metadata=None if member.classic is None else _encode_classic(member.classic),
     )
+
+
+def _encode_classic(classic: ClassicPart) -> wire.ClassicMemberMetadata:
+    protocols = [wire.ClassicProtocol(each.name, each.metadata) for each in classic.protocols]
+    return wire.ClassicMemberMetadata(classic.session_timeout_ms, protocols)
 
 
 def _encode_epoched(partitions: EpochedPartitions) -> list[wire.CurrentTopicPartitions]:
@@ -179,7 +186,17 @@ def _decode_member(member_id: str, version: int, value: Buffer | None) -> Consum
         expression=message.subscribed_topic_regex,
         rebalance_timeout_ms=message.rebalance_timeout_ms,
         assignor=message.server_assignor,
+        classic=_decode_classic(message.classic_member_metadata),
     )
+
+
+def _decode_classic(classic: wire.ClassicMemberMetadata | None) -> ClassicPart | None:
+    if classic is None:
+        return None
+    if not classic.supported_protocols:
+        raise KafkaWireError("a classic member supports no protocol")
+    protocols = tuple(JoinProtocol(each.name, bytes(each.metadata)) for each in classic.supported_protocols)
+    return ClassicPart(classic.session_timeout_ms, protocols)
 
 
 def _decode_target_epoch(version: int, value: Buffer | None) -> TargetEpoch | None:

@@ -4,8 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from ponor_broker.groups.assignors.assignment_input import Assignor
+
+
+class MigrationPolicy(StrEnum):
+    """Which groups with members may change their type: Kafka's group.consumer.migration.policy."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def upgrades(self) -> bool:
+        """Whether a classic group becomes a consumer group when the first member with heartbeats joins."""
+        return self in {self.UPGRADE, self.BIDIRECTIONAL}
+
+    @property
+    def downgrades(self) -> bool:
+        """Whether a consumer group becomes a classic group when only classic members are left."""
+        return self in {self.DOWNGRADE, self.BIDIRECTIONAL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +33,7 @@ class ConsumerSettings:
     """Times, bounds and assignors. The first assignor is the default.
 
     Attributes:
+        migrated_members_max: members of a group that changes its type.
         assigned_at_once_max: members and partitions of a group whose target an event computes itself.
         matched_at_once_max: comparisons of an expression with a name that an event makes itself.
         targets_per_part: members that one part of a target's installation visits.
@@ -22,6 +43,8 @@ class ConsumerSettings:
     assignment_interval_ms: int
     members_max: int
     assignors: Mapping[str, Assignor]
+    migration: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    migrated_members_max: int = 200
     assigned_at_once_max: int = 1_000
     matched_at_once_max: int = 500
     targets_per_part: int = 200

@@ -64,6 +64,10 @@ class ConsumerState:
         """Number of members that subscribe by an expression."""
         self.assignors: Counter[str] = Counter()
         """Number of members that prefer an assignor."""
+        self.classic_members = 0
+        """Number of members that use the classic protocol."""
+        self.classic_protocols: Counter[str] = Counter()
+        """Number of classic members that support a protocol."""
         self.static_members: dict[str, str] = {}
         """Member ids by instance id."""
         self._other_bytes = 0
@@ -164,6 +168,10 @@ class ConsumerState:
             _count(self.expression_users, member.expression, sign)
         if member.assignor is not None:
             _count(self.assignors, member.assignor, sign)
+        if member.classic is not None:
+            self.classic_members += sign
+            for name in {protocol.name for protocol in member.classic.protocols}:
+                _count(self.classic_protocols, name, sign)
 
     def _put_target(self, member_id: str, target: Partitions | None) -> Partitions | None:
         before = self.targets.get(member_id)
@@ -247,8 +255,13 @@ class ConsumerState:
                 yield CurrentEntry(CurrentKey(group_id, member_id), current)
 
     def tombstones(self, group_id: str) -> Iterator[ConsumerEntry]:
-        """Yield a tombstone for each key of a group without members."""
-        assert not self.members
+        """Yield a tombstone for each key."""
+        for member_id in self.members:
+            if member_id in self.currents:
+                yield CurrentEntry(CurrentKey(group_id, member_id), None)
+            if member_id in self.targets:
+                yield TargetEntry(TargetKey(group_id, member_id), None)
+            yield MemberEntry(MemberKey(group_id, member_id), None)
         for expression in self.expressions:
             yield ExpressionEntry(ExpressionKey(group_id, expression), None)
         if self.target_epoch is not None:

@@ -28,6 +28,10 @@ class ImageTopics(Protocol):
         """Return a topic; None if it does not exist."""
         ...
 
+    def name_of(self, topic_id: bytes) -> str | None:
+        """Return the name of a topic; None if it does not exist."""
+        ...
+
     def names(self) -> Sequence[str]:
         """Return the names of all topics."""
         ...

@@ -23,8 +23,10 @@ from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.handlers.groups.group_admin import GROUP_OPERATIONS, OPERATIONS_UNKNOWN
 from ponor_broker.requests.api_handler import RequestContext
 
+CLASSIC_MEMBER: Final = 0
+"""Type of a member that uses the classic protocol."""
 CONSUMER_MEMBER: Final = 1
-"""Type of a member that uses the consumer protocol; 0 would be a classic one."""
+"""Type of a member that sends ConsumerGroupHeartbeat."""
 MEMBERS_PER_STEP: Final = 200
 
 
@@ -89,7 +91,7 @@ class ConsumerGroupDescribeHandler:
             subscribed_topic_regex=member.expression or "",
             assignment=Assignment(self._rows(held)),
             target_assignment=Assignment(self._rows(group.contents.target_of(member_id))),
-            member_type=CONSUMER_MEMBER,
+            member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
         )
 
     def _rows(self, partitions: Partitions) -> list[TopicPartitions]:
