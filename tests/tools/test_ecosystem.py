@@ -128,17 +128,17 @@ def test_streams_counts_words_and_restores_its_state_from_the_changelog(ponor: s
 
 
 def test_mirror_maker_mirrors_a_kafka_with_its_groups(ponor: str, kafka: str, tmp_path: Path) -> None:
-    create_topic(kafka, "orders")
-    write_lines(kafka, "orders", LINES)
+    create_topic(kafka, "invoices")
+    write_lines(kafka, "invoices", LINES)
     # At the end of the topic: MirrorMaker translates only offsets after the last one that it
     # recorded when its checkpoints began.
-    committed = _consume(kafka, "orders", "billing", len(LINES))
+    committed = _consume(kafka, "invoices", "billing", len(LINES))
     properties: dict[str, object] = {
         "clusters": "old,new",
         "old.bootstrap.servers": kafka,
         "new.bootstrap.servers": ponor,
         "old->new.enabled": "true",
-        "old->new.topics": "orders",
+        "old->new.topics": "invoices",
         "old->new.groups": "billing",
         "new->old.enabled": "false",
         "sync.group.offsets.enabled": "true",
@@ -151,9 +151,9 @@ def test_mirror_maker_mirrors_a_kafka_with_its_groups(ponor: str, kafka: str, tm
     with JavaProcess(tmp_path / "mirror", MIRROR_MAKER, str(file)) as mirror:
         mirror.until(lambda: _mirrored(ponor) == sorted(LINES), "all records at the target")
         mirror.until(
-            lambda: group_offsets(ponor, "billing", "old.orders") == committed, "the group's offsets"
+            lambda: group_offsets(ponor, "billing", "old.invoices") == committed, "the group's offsets"
         )
-        write_lines(kafka, "orders", ["one more"])
+        write_lines(kafka, "invoices", ["one more"])
         mirror.until(lambda: "one more" in _mirrored(ponor), "a record that came later")
     assert not mirror.errors
 
@@ -178,9 +178,9 @@ REPLICATED = (
 
 def _mirrored(bootstrap: str) -> list[str]:
     topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=PATIENCE_S).topics
-    if "old.orders" not in topics:
+    if "old.invoices" not in topics:
         return []
-    return sorted(value for _, value in read_records(bootstrap, "old.orders"))
+    return sorted(value for _, value in read_records(bootstrap, "old.invoices"))
 
 
 def _consume(bootstrap: str, topic: str, group: str, count: int) -> dict[int, int]:

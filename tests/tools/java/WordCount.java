@@ -11,7 +11,7 @@ import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
 
-/** The word count of Kafka Streams: a repartition topic, a state store with its changelog. Runs until its stdin ends. */
+/** The word count of Kafka Streams, with a repartition topic and a changelog. Runs until its stdin ends or SIGTERM. */
 public final class WordCount {
     private WordCount() {}
 
@@ -44,6 +44,8 @@ public final class WordCount {
                 failed.countDown();
                 return org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse.SHUTDOWN_APPLICATION;
             });
+            // SIGTERM closes the application, which commits its offsets.
+            Runtime.getRuntime().addShutdownHook(new Thread(streams::close));
             streams.start();
             System.out.println("started");
             while (System.in.read() >= 0) {
