@@ -29,7 +29,8 @@ from ponor_broker.groups.group import Group
 from ponor_broker.groups.group_actions import GroupActions
 from ponor_broker.groups.group_table import GroupTable
 from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SetTimer, SyncAnswer, Timer
-from ponor_broker.groups.membership import CONSUMER_PROTOCOL_TYPE, Membership
+from ponor_broker.groups.member import CONSUMER_PROTOCOL_TYPE
+from ponor_broker.groups.membership import Membership
 from ponor_broker.groups.migration import GroupMigration, UpgradeRefusedError
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.record_codec import Entry

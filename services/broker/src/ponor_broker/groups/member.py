@@ -9,6 +9,8 @@ from typing import Final, NewType
 RequestId = NewType("RequestId", int)
 """Identifies a waiting request; assigned by the shard."""
 
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+"""Protocol type of consumers, whose subscriptions can be decoded."""
 MEMBER_BYTES: Final = 2_000
 """Memory of a member without its names, subscriptions and assignment: measured, rounded up."""
 PROTOCOL_BYTES: Final = 300

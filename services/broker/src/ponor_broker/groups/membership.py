@@ -28,14 +28,13 @@ from ponor_broker.groups.instructions import (
     Timer,
     TimerKind,
 )
-from ponor_broker.groups.member import JoinProtocol, Member
+from ponor_broker.groups.member import CONSUMER_PROTOCOL_TYPE, JoinProtocol, Member
 from ponor_broker.groups.rebalance import GroupState, Rebalance
 from ponor_broker.groups.records import GroupRecord
 from ponor_broker.groups.roster import Roster
 from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.static_members import StaticMembers
 
-CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 CLASSIC_TYPE: Final = "classic"
 _TOPIC_BYTES_MIN: Final = 2
 

@@ -23,7 +23,7 @@ from ponor_broker.groups.consumer.state import ConsumerState
 from ponor_broker.groups.consumer.topics import ImageTopics
 from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.instructions import CancelTimer, SetTimer, SyncAnswer, Timer, TimerKind
-from ponor_broker.groups.membership import CONSUMER_PROTOCOL_TYPE
+from ponor_broker.groups.member import CONSUMER_PROTOCOL_TYPE
 
 
 class _Awaited(Enum):
