@@ -260,12 +260,13 @@ class BrokerWorld:
         self._closed: list[PartitionCallback] = []
 
     async def start(self) -> GroupCoordinator:
+        self.telemetry = Telemetry()
         runtime = Runtime(
             clock=self.clock,
             randomness=SystemRandomness(),
             disk=None,  # type: ignore[arg-type]  # groups touch neither
             network=None,  # type: ignore[arg-type]
-            telemetry=Telemetry(),
+            telemetry=self.telemetry,
             fail_stop=lambda _, error: self.failures.append(error),
         )
         asyncio.get_running_loop().set_exception_handler(

@@ -420,9 +420,10 @@ async def test_a_snapshot_equals_the_restored_state(world: Any) -> None:
 async def test_groups_are_counted_by_state(world: Any) -> None:
     (member,) = await form_group(world, "g")
     await world.coordinator.commit_offsets("h", NO_MEMBER, {("t", 0): CommittedOffset(1)})
-    counted = {state: count for state, count in world.coordinator.budget.by_state.items() if count}
+    counted = {state: count for (_, state), count in world.coordinator.budget.by_kind.items() if count}
     assert counted == {GroupState.STABLE: 1, GroupState.EMPTY: 1}
     await world.coordinator.leave_group("g", (member,))
     await world.coordinator.delete_group("h")
     await world.clock.settle()
-    assert {s: n for s, n in world.coordinator.budget.by_state.items() if n} == {GroupState.EMPTY: 1}
+    kinds = {kind: n for kind, n in world.coordinator.budget.by_kind.items() if n}
+    assert kinds == {("classic", GroupState.EMPTY): 1}

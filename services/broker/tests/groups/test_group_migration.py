@@ -192,6 +192,28 @@ async def test_a_classic_member_that_does_not_join_or_sync_is_removed(worlds: An
     assert (await c.sync()).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+async def test_groups_are_counted_by_type_and_state(worlds: Any) -> None:
+    world = await worlds()
+    telemetry = world.telemetry
+
+    def groups() -> dict[tuple[str, ...], float]:
+        return {tuple(labels): count for labels, count in telemetry.gauges("ponor_groups") if count}
+
+    def total(name: str) -> dict[tuple[str, ...], int]:
+        return {tuple(labels): count for labels, count in telemetry.counters(name) if count}
+
+    a, _ = await two(world)
+    assert groups() == {("classic", "Stable"): 1}
+    assert total("ponor_group_rebalances_total") == {("classic",): 1}
+    await beat(world, JOIN)
+    assert groups() == {("consumer", "Reconciling"): 1}
+    await a.rejoin()
+    await beat(world, HeartbeatRequest("m", -1))
+    assert groups() == {("classic", "PreparingRebalance"): 1}
+    assert total("ponor_group_migrations_total") == {("classic",): 1, ("consumer",): 1}
+    assert total("ponor_group_rebalances_total") == {("classic",): 1, ("consumer",): 1}
+
+
 async def test_members_of_a_group_in_rebalance_join_again(worlds: Any) -> None:
     world = await worlds()
     a, b = await two(world)

@@ -12,6 +12,7 @@ from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.coordination.timers import TimerQueue
 from ponor_broker.coordination.transactional_append import TransactionalProducer
 from ponor_broker.groups.events import MemberClaim
+from ponor_broker.groups.group_counters import GroupCounters
 from ponor_broker.groups.group_table import GroupBudget
 from ponor_broker.groups.record_codec import CODEC, Entry
 from ponor_broker.groups.records import CommittedOffset
@@ -61,6 +62,7 @@ class ShardRig:
             clock=clock,
             timers=TimerQueue(clock, tasks),
             budget=GroupBudget(SETTINGS, Telemetry().counter("ponor_group_refusals_total")),
+            counters=GroupCounters(Telemetry()),
             rewrite_due=lambda: None,
             forget_due=lambda: None,
             is_gone=lambda *_: False,

@@ -63,7 +63,6 @@ def static_values(settings: BrokerSettings, node_id: NodeId, *, host: str, port:
     groups = settings.groups
     given = {name: str(_setting(settings, path)) for name, path in NUMBERS.items()}
     given["group.consumer.assignors"] = groups.group_consumer_assignors
-    # A group with members cannot change its type yet.
     given["group.consumer.migration.policy"] = groups.group_consumer_migration_policy
     given["auto.create.topics.enable"] = str(settings.auto_create_topics).lower()
     given["offsets.retention.minutes"] = str(max(groups.offsets_retention_ms // _MINUTE_MS, 1))

@@ -21,12 +21,13 @@ from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.coordination.timers import TimerQueue
 from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest, Outcome, TimerInstruction
 from ponor_broker.groups.consumer.membership import ConsumerMembership
-from ponor_broker.groups.consumer.records import ConsumerEntry
+from ponor_broker.groups.consumer.records import ConsumerEntry, EpochEntry
 from ponor_broker.groups.consumer.settings import ConsumerSettings
 from ponor_broker.groups.consumer.topics import ImageTopics
 from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.group import Group
 from ponor_broker.groups.group_actions import GroupActions
+from ponor_broker.groups.group_counters import CLASSIC_TYPE, CONSUMER_TYPE, GroupCounters
 from ponor_broker.groups.group_table import GroupTable
 from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SetTimer, SyncAnswer, Timer
 from ponor_broker.groups.member import CONSUMER_PROTOCOL_TYPE
@@ -56,6 +57,7 @@ class ConsumerGroups:
         topics: ImageTopics,
         clock: Clock,
         timers: TimerQueue,
+        counters: GroupCounters,
         spawn: Spawn,
         failed: Callable[[], None],
     ) -> None:
@@ -68,6 +70,7 @@ class ConsumerGroups:
         self._topics = topics
         self._clock = clock
         self._timers = timers
+        self._counters = counters
         self._spawn = spawn
         self._migration = GroupMigration(settings, self._of_members, topics)
         self._failed = failed
@@ -143,6 +146,8 @@ class ConsumerGroups:
         self._actions.run(group, classic.unload(ErrorCode.REBALANCE_IN_PROGRESS))
         group.membership, group.durable = membership, None
         self._set_timers(group, membership.restored())
+        if upgraded:
+            self._counters.migrated(CONSUMER_TYPE)
         self._accepted(group, outcome)
         return outcome.answer
 
@@ -251,11 +256,14 @@ class ConsumerGroups:
         group.membership, group.durable = classic, stamped
         group.quiet_since_ms = stamped.state_timestamp_ms
         self._actions.run(group, classic.continue_adopted())
+        self._counters.migrated(CLASSIC_TYPE)
         return error
 
     def _accepted(self, group: Group, outcome: Outcome) -> None:
         self._set_timers(group, outcome.timers)
         if outcome.draft.entries:
+            raised = sum(isinstance(entry, EpochEntry) for entry in outcome.draft.entries)
+            self._counters.rebalanced(CONSUMER_TYPE, raised)
             self._actions.recount(group)
         self._work_if_due(group)
 

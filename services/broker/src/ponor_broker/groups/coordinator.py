@@ -32,6 +32,7 @@ from ponor_broker.groups.consumer.membership import ConsumerMembership
 from ponor_broker.groups.consumer.offset_access import refusal_of_fetch
 from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.group import GroupDescription, GroupListing
+from ponor_broker.groups.group_counters import GroupCounters
 from ponor_broker.groups.group_table import GroupBudget
 from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
 from ponor_broker.groups.member import PROTOCOLS_MAX
@@ -77,6 +78,7 @@ class GroupCoordinator:
         self._rewrite_due = asyncio.Event()
         self._topics_deleted = asyncio.Event()
         self.budget = GroupBudget(settings, runtime.telemetry.counter("ponor_group_refusals_total"))
+        self._counters = GroupCounters(runtime.telemetry)
         self._expired = runtime.telemetry.counter("ponor_group_offsets_expired_total")
         self._rewrites = runtime.telemetry.counter("ponor_group_log_rewrites_total")
 
@@ -97,8 +99,9 @@ class GroupCoordinator:
         forget = self._whenever(self._topics_deleted, self._forget_deleted_topics)
         tasks.spawn(forget, "offsets of deleted topics")
         telemetry, budget = self._runtime.telemetry, self.budget
-        for state in GroupState:
-            telemetry.gauge("ponor_groups", partial(budget.by_state.__getitem__, state), state=state)
+        for kind in budget.by_kind:
+            count = partial(budget.by_kind.__getitem__, kind)
+            telemetry.gauge("ponor_groups", count, type=kind[0], state=kind[1])
         telemetry.gauge("ponor_group_members", lambda: budget.members)
         telemetry.gauge("ponor_group_offsets", lambda: budget.offsets)
         telemetry.gauge("ponor_groups_memory_bytes", lambda: budget.size_bytes)
@@ -125,6 +128,7 @@ class GroupCoordinator:
             clock=self._runtime.clock,
             timers=self.shards.timers,
             budget=self.budget,
+            counters=self._counters,
             rewrite_due=self._rewrite_due.set,
             forget_due=self._topics_deleted.set,
             is_gone=self._is_unloaded,

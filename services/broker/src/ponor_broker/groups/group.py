@@ -58,7 +58,8 @@ class GroupMembership(Protocol):
 class Holding(NamedTuple):
     """Resources of a group, for the broker's budget."""
 
-    state: GroupState | None
+    kind: tuple[str, GroupState] | None
+    """Type and state."""
     members: int
     offsets: int
     size_bytes: int
@@ -94,7 +95,8 @@ class Group:
         """Current resources."""
         membership, offsets = self.membership, self.offsets
         size_bytes = membership.size_bytes + offsets.size_bytes
-        return Holding(membership.state, len(membership), len(offsets), size_bytes)
+        kind = membership.group_type, membership.state
+        return Holding(kind, len(membership), len(offsets), size_bytes)
 
     @property
     def is_simple(self) -> bool:

@@ -19,6 +19,7 @@ from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.coordination.timers import TimerQueue
 from ponor_broker.coordination.transactional_append import TransactionalProducer
 from ponor_broker.groups.group import Group
+from ponor_broker.groups.group_counters import CLASSIC_TYPE, GroupCounters
 from ponor_broker.groups.group_table import GroupTable
 from ponor_broker.groups.instructions import (
     Answer,
@@ -46,12 +47,14 @@ class GroupActions:
         settings: GroupSettings,
         clock: Clock,
         timers: TimerQueue,
+        counters: GroupCounters,
     ) -> None:
         self._log = log
         self._table = table
         self._settings = settings
         self._clock = clock
         self._timers = timers
+        self._counters = counters
         self._last_request = 0
         self._answers: dict[RequestId, asyncio.Future[AnswerBody]] = {}
         self._writes = 0
@@ -112,6 +115,7 @@ class GroupActions:
             self._timers.cancel(key)
             if error is ErrorCode.NONE and group.membership is membership:
                 group.durable = stamped
+                self._counters.rebalanced(CLASSIC_TYPE)
             # As in Kafka, members do not get MESSAGE_TOO_LARGE: they cannot make the record smaller.
             tell(ErrorCode.UNKNOWN_SERVER_ERROR if error is ErrorCode.MESSAGE_TOO_LARGE else error)
 

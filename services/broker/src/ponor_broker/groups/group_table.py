@@ -13,6 +13,7 @@ from ponor_runtime.clock import Clock
 from ponor_runtime.telemetry import Counter
 
 from ponor_broker.groups.group import NO_HOLDING, Group, Holding
+from ponor_broker.groups.group_counters import CLASSIC_TYPE, CONSUMER_TYPE
 from ponor_broker.groups.membership import Membership
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.settings import GroupSettings
@@ -25,6 +26,24 @@ ROOM_AGAIN: Final = 0.9
 WALKED_PER_TURN_MAX: Final = 1_000
 """Groups and offsets that a walk visits per event-loop turn: a few milliseconds."""
 
+STATES: Final = {
+    CLASSIC_TYPE: (
+        GroupState.EMPTY,
+        GroupState.PREPARING_REBALANCE,
+        GroupState.COMPLETING_REBALANCE,
+        GroupState.STABLE,
+        GroupState.DEAD,
+    ),
+    CONSUMER_TYPE: (
+        GroupState.EMPTY,
+        GroupState.ASSIGNING,
+        GroupState.RECONCILING,
+        GroupState.STABLE,
+        GroupState.DEAD,
+    ),
+}
+"""The states of a group, by type."""
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -35,7 +54,8 @@ class GroupBudget:
         self._settings = settings
         self._refused = refused
         self._is_full = False
-        self.by_state = dict.fromkeys(GroupState, 0)
+        self.by_kind = {(kind, state): 0 for kind, states in STATES.items() for state in states}
+        """Number of groups, by type and state."""
         self.members = 0
         self.offsets = 0
         self.size_bytes = 0
@@ -43,7 +63,7 @@ class GroupBudget:
     @property
     def groups(self) -> int:
         """Groups in any state."""
-        return sum(self.by_state.values())
+        return sum(self.by_kind.values())
 
     def admits_group(self, group_id: str) -> bool:
         """Return whether the bounds allow one more group. Count every refusal; log one, and the
@@ -89,8 +109,8 @@ class GroupBudget:
         if old == new:
             return
         for holding, sign in ((old, -1), (new, 1)):
-            if holding.state is not None:
-                self.by_state[holding.state] += sign
+            if holding.kind is not None:
+                self.by_kind[holding.kind] += sign
                 self.size_bytes += sign * (GROUP_BYTES + len(group.group_id))
             self.members += sign * holding.members
             self.offsets += sign * holding.offsets

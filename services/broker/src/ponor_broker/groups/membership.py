@@ -19,6 +19,7 @@ from typing import Final
 from ponor_kafka.errors import ErrorCode
 
 from ponor_broker.groups.events import JoinRequest, LeaveRequest, MemberClaim, SyncRequest
+from ponor_broker.groups.group_counters import CLASSIC_TYPE
 from ponor_broker.groups.instructions import (
     Instruction,
     JoinAnswer,
@@ -35,7 +36,6 @@ from ponor_broker.groups.roster import Roster
 from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.static_members import StaticMembers
 
-CLASSIC_TYPE: Final = "classic"
 _TOPIC_BYTES_MIN: Final = 2
 
 

@@ -27,6 +27,7 @@ from ponor_broker.groups.consumer_groups import ConsumerGroups, Spawn
 from ponor_broker.groups.events import JoinRequest, LeaveRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.group import Group
 from ponor_broker.groups.group_actions import GroupActions
+from ponor_broker.groups.group_counters import GroupCounters
 from ponor_broker.groups.group_table import GroupBudget, GroupTable
 from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
 from ponor_broker.groups.member import member_bytes
@@ -64,6 +65,7 @@ class GroupShard:
         clock: Clock,
         timers: TimerQueue,
         budget: GroupBudget,
+        counters: GroupCounters,
         rewrite_due: Callable[[], None],
         forget_due: Callable[[], None],
         is_gone: IsGone,
@@ -79,7 +81,9 @@ class GroupShard:
         self._forget_due = forget_due
         self._is_gone = is_gone
         self._table = GroupTable(settings, budget)
-        self._actions = GroupActions(log, self._table, settings=settings, clock=clock, timers=timers)
+        self._actions = GroupActions(
+            log, self._table, settings=settings, clock=clock, timers=timers, counters=counters
+        )
         self._consumers = ConsumerGroups(
             log,
             self._table,
@@ -88,6 +92,7 @@ class GroupShard:
             topics=topics,
             clock=clock,
             timers=timers,
+            counters=counters,
             spawn=spawn,
             failed=failed,
         )

@@ -51,6 +51,7 @@ from ponor_broker.groups.consumer.target import Computation
 from ponor_broker.groups.consumer.target_assigning import ASSIGNMENT_TIMER, TargetAssigning
 from ponor_broker.groups.consumer.topics import ImageTopics
 from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
+from ponor_broker.groups.group_counters import CONSUMER_TYPE
 from ponor_broker.groups.instructions import (
     CancelTimer,
     LeaveAnswer,
@@ -59,9 +60,8 @@ from ponor_broker.groups.instructions import (
     Timer,
     TimerKind,
 )
+from ponor_broker.groups.member import CONSUMER_PROTOCOL_TYPE
 from ponor_broker.groups.rebalance import GroupState
-
-GROUP_TYPE: Final = "consumer"
 
 
 def _session(member_id: str) -> Timer:
@@ -111,12 +111,12 @@ class ConsumerMembership:
     @property
     def group_type(self) -> str:
         """Kafka's name for this type of group."""
-        return GROUP_TYPE
+        return CONSUMER_TYPE
 
     @property
     def protocol_type(self) -> str:
         """Protocol type of the members."""
-        return GROUP_TYPE
+        return CONSUMER_PROTOCOL_TYPE
 
     @property
     def is_of_consumers(self) -> bool:

@@ -1,0 +1,32 @@
+"""Counts of what groups of a broker do, by type, as Kafka's group coordinator counts it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ponor_runtime.telemetry import Counter, Telemetry
+
+CLASSIC_TYPE: Final = "classic"
+CONSUMER_TYPE: Final = "consumer"
+GROUP_TYPES: Final = (CLASSIC_TYPE, CONSUMER_TYPE)
+"""Kafka's names of the types of groups."""
+
+
+class GroupCounters:
+    """The counters of one broker."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._rebalances: dict[str, Counter] = {
+            each: telemetry.counter("ponor_group_rebalances_total", type=each) for each in GROUP_TYPES
+        }
+        self._migrations: dict[str, Counter] = {
+            each: telemetry.counter("ponor_group_migrations_total", type=each) for each in GROUP_TYPES
+        }
+
+    def rebalanced(self, group_type: str, count: int = 1) -> None:
+        """Count completed rebalances of a classic group, or raised epochs of a consumer group."""
+        self._rebalances[group_type].add(count)
+
+    def migrated(self, group_type: str) -> None:
+        """Count a group with members that changed to a type."""
+        self._migrations[group_type].add()
