@@ -155,7 +155,8 @@ def test_mirror_maker_mirrors_a_kafka_with_its_groups(ponor: str, kafka: str, tm
         )
         write_lines(kafka, "invoices", ["one more"])
         mirror.until(lambda: "one more" in _mirrored(ponor), "a record that came later")
-    assert not mirror.errors
+        # A checkpoint that runs while MirrorMaker closes logs an error, so this comes before the end.
+        assert not mirror.errors
 
 
 INTERVALS = (
