@@ -10,7 +10,9 @@ node id below 2^16 is a bare number, and the node adds the ordinal of its cluste
 
 from __future__ import annotations
 
+import base64
 from typing import Final, NewType
+from uuid import UUID
 
 StreamId = NewType("StreamId", int)
 ObjectId = NewType("ObjectId", int)
@@ -80,3 +82,8 @@ def number_of_node(node_id: NodeId) -> int:
 def node_id_in(ordinal: ClusterOrdinal, node_id: NodeId) -> NodeId:
     """Add the cluster ordinal to a bare node number; return a complete node id unchanged."""
     return compose_node_id(ordinal, node_id) if cluster_of_node(node_id) == UNKNOWN_ORDINAL else node_id
+
+
+def uuid_text(uuid: UUID) -> str:
+    """Return a UUID in Kafka's format: base64url without padding, 22 characters."""
+    return base64.urlsafe_b64encode(uuid.bytes).decode().rstrip("=")

@@ -5,14 +5,13 @@ The configuration may change the addresses of controllers (KIP-853 UpdateVoter).
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import replace
 
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.nouns.cluster import LATEST_LEVEL, METADATA_LEVEL, cluster_of
 from ponor_metadata.nouns.quorum import QUORUM
-from ponor_runtime.identity import DEFAULT_TENANT, ClusterOrdinal
+from ponor_runtime.identity import DEFAULT_TENANT, ClusterOrdinal, uuid_text
 from ponor_runtime.randomness import Randomness
 from ponor_runtime.runtime import Runtime
 
@@ -79,8 +78,8 @@ def format_records(
 
 
 def new_kafka_cluster_id(randomness: Randomness) -> str:
-    """A UUID in Kafka's format: base64url without padding, 22 characters, no leading dash."""
+    """A UUID in Kafka's format, without a leading dash."""
     while True:
-        text = base64.urlsafe_b64encode(randomness.uuid().bytes).decode().rstrip("=")
+        text = uuid_text(randomness.uuid())
         if not text.startswith("-"):  # Kafka avoids a leading dash: tools would parse the id as an option
             return text

@@ -1,0 +1,117 @@
+"""Interface to the durable state of share partitions (KIP-932).
+
+The leader of a topic partition reads and writes the delivery state of its records here. The group coordinator
+creates, deletes and summarizes that state. `share_state` implements the interface; neither caller imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from ponor_kafka.errors import ErrorCode
+from ponor_runtime.identity import uuid_text
+
+
+class DeliveryState(IntEnum):
+    """State of a record in a share partition; the values are those of Kafka's records."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+
+
+class SharePartitionKey(NamedTuple):
+    """A share group's view of one topic partition."""
+
+    group_id: str
+    topic_id: UUID
+    partition: int
+
+    def __str__(self) -> str:
+        """Return the key by which FindCoordinator (type 2) and the shards find its state."""
+        return f"{self.group_id}:{uuid_text(self.topic_id)}:{self.partition}"
+
+
+class StateBatch(NamedTuple):
+    """Consecutive offsets (both inclusive) with one state, never ACQUIRED: locks are not durable."""
+
+    first_offset: int
+    last_offset: int
+    state: DeliveryState
+    delivery_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShareState:
+    """Durable state of one share partition.
+
+    Attributes:
+        state_epoch: raised by each initialization; older epochs get FENCED_STATE_EPOCH.
+        start_offset: first offset that is not final (share-partition start offset, SPSO); −1 if the group
+            begins at its `share.auto.offset.reset`.
+        batches: states of offsets from `start_offset` on, in order, without overlaps. Missing offsets are
+            AVAILABLE with delivery count 0.
+    """
+
+    state_epoch: int
+    start_offset: int
+    batches: Sequence[StateBatch] = ()
+
+
+class StateSummary(NamedTuple):
+    """What the group coordinator reads to describe the offsets of a share group.
+
+    `delivery_complete_count` is the number of final records at or above `start_offset`; −1 if unknown.
+    """
+
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+
+
+class SharePersister(Protocol):
+    """Reads and writes the state of share partitions, wherever their coordinators are.
+
+    A call retries while its coordinator moves or loads, for at most the request timeout. It then returns
+    COORDINATOR_NOT_AVAILABLE; a write may or may not have been applied. Calls raise no errors.
+    Repeating a call is harmless.
+    """
+
+    async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> ErrorCode:
+        """Create the state, or replace one of an older epoch. FENCED_STATE_EPOCH if it has a newer one."""
+        ...
+
+    async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState | ErrorCode:
+        """Return the state and fence writers of older leader epochs (FENCED_LEADER_EPOCH)."""
+        ...
+
+    async def write(
+        self,
+        key: SharePartitionKey,
+        *,
+        state_epoch: int,
+        leader_epoch: int,
+        start_offset: int,
+        delivery_complete_count: int,
+        batches: Sequence[StateBatch],
+    ) -> ErrorCode:
+        """Merge the batches into the state; return when that is durable.
+
+        `start_offset` −1 keeps the present one. A raised start offset drops the batches below it.
+        FENCED_STATE_EPOCH and FENCED_LEADER_EPOCH if a newer owner exists: the caller must read again.
+        """
+        ...
+
+    async def delete(self, key: SharePartitionKey) -> ErrorCode:
+        """Delete the state; NONE if there is none."""
+        ...
+
+    async def summary(self, key: SharePartitionKey) -> StateSummary | ErrorCode:
+        """Return the summary; −1 as all values if there is no state."""
+        ...

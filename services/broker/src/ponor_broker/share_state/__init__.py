@@ -1,0 +1,1 @@
+"""Coordinator of the durable delivery states of share groups (docs/design/share-groups.md)."""
