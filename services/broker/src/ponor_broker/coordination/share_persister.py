@@ -84,11 +84,15 @@ class SharePersister(Protocol):
     """
 
     async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> ErrorCode:
-        """Create the state, or replace one of an older epoch. FENCED_STATE_EPOCH if it has a newer one."""
+        """Create the state, or replace one of an older epoch. FENCED_STATE_EPOCH if it has a newer one. A
+        state of the same epoch stays as it is.
+        """
         ...
 
     async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState | ErrorCode:
-        """Return the state and fence writers of older leader epochs (FENCED_LEADER_EPOCH)."""
+        """Return the state and fence writers of older leader epochs (FENCED_LEADER_EPOCH). INVALID_REQUEST
+        if there is no state.
+        """
         ...
 
     async def write(
@@ -103,7 +107,9 @@ class SharePersister(Protocol):
     ) -> ErrorCode:
         """Merge the batches into the state; return when that is durable.
 
-        `start_offset` −1 keeps the present one. A raised start offset drops the batches below it.
+        `start_offset` −1 or a lower one keeps the present one. A raised start offset drops the batches below
+        it. For one offset, the higher delivery count wins, then the higher state, so that a repeated or late
+        write changes nothing. INVALID_REQUEST if there is no state.
         FENCED_STATE_EPOCH and FENCED_LEADER_EPOCH if a newer owner exists: the caller must read again.
         """
         ...
@@ -113,5 +119,5 @@ class SharePersister(Protocol):
         ...
 
     async def summary(self, key: SharePartitionKey) -> StateSummary | ErrorCode:
-        """Return the summary; −1 as all values if there is no state."""
+        """Return the summary. If there is no state, start offset and count are −1, and the epochs are 0."""
         ...
