@@ -1,84 +1,41 @@
-"""The consumer groups of a shard: executes their state machines (docs/design/consumer-groups.md).
-
-An event changes memory when the log accepts its records. A request is answered when they, and all earlier
-records of its group, are durable. If an accepted batch fails, memory contains changes that the log does not:
-the shard then loads the log again.
-"""
+"""The consumer groups of a shard: their requests and their work (docs/design/consumer-groups.md)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any
 
 from ponor_kafka.errors import ErrorCode
-from ponor_runtime.clock import Clock
-from ponor_runtime.turns import Turns, turn
 
-from ponor_broker.coordination.record_log import RecordLog
-from ponor_broker.coordination.timers import TimerQueue
-from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest, Outcome, TimerInstruction
+from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest, Outcome
 from ponor_broker.groups.consumer.membership import ConsumerMembership
 from ponor_broker.groups.consumer.records import ConsumerEntry, EpochEntry
 from ponor_broker.groups.consumer.settings import ConsumerSettings
 from ponor_broker.groups.consumer.topics import ImageTopics
 from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.group import Group
-from ponor_broker.groups.group_actions import GroupActions
-from ponor_broker.groups.group_counters import CLASSIC_TYPE, CONSUMER_TYPE, GroupCounters
-from ponor_broker.groups.group_table import GroupTable
-from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SetTimer, SyncAnswer, Timer
+from ponor_broker.groups.group_counters import CLASSIC_TYPE, CONSUMER_TYPE
+from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
 from ponor_broker.groups.member import CONSUMER_PROTOCOL_TYPE
 from ponor_broker.groups.membership import Membership
 from ponor_broker.groups.migration import GroupMigration, UpgradeRefusedError
+from ponor_broker.groups.outcome import GroupOutcome
 from ponor_broker.groups.rebalance import GroupState
-from ponor_broker.groups.record_codec import Entry
 from ponor_broker.groups.records import GroupEntry, GroupKey
-from ponor_broker.groups.settings import GroupSettings
-
-RETRY_MS: Final = 1_000
-"""Pause before an event of a timer, or a computation, is attempted again after the log refused it."""
-
-Spawn: TypeAlias = Callable[[Coroutine[None, None, None], str], "asyncio.Task[None]"]
+from ponor_broker.groups.server_assigned_groups import RETRY_MS, ServerAssignedGroups, ShardParts, Work
 
 
-class ConsumerGroups:
+class ConsumerGroups(ServerAssignedGroups):
     """The consumer groups of one shard."""
 
-    def __init__(
-        self,
-        log: RecordLog[Entry],
-        table: GroupTable,
-        actions: GroupActions,
-        *,
-        settings: GroupSettings,
-        topics: ImageTopics,
-        clock: Clock,
-        timers: TimerQueue,
-        counters: GroupCounters,
-        spawn: Spawn,
-        failed: Callable[[], None],
-    ) -> None:
-        """`failed` is called if an accepted batch does not become durable: memory must be loaded again."""
-        self._log = log
-        self._table = table
-        self._actions = actions
-        self._settings = settings
-        self._of_members: ConsumerSettings = settings.of_consumer_groups()
+    def __init__(self, parts: ShardParts, topics: ImageTopics) -> None:
+        super().__init__(parts)
+        self._of_members: ConsumerSettings = parts.settings.of_consumer_groups()
         self._topics = topics
-        self._clock = clock
-        self._timers = timers
-        self._counters = counters
-        self._spawn = spawn
-        self._migration = GroupMigration(settings, self._of_members, topics)
-        self._failed = failed
-        self._turns = Turns()
-        self._in_flight: dict[Group, asyncio.Future[ErrorCode]] = {}
-        """The newest write in flight of each group."""
-        self._waiting: set[asyncio.Future[ErrorCode]] = set()
-        self._working: dict[Group, asyncio.Task[None]] = {}
+        self._migration = GroupMigration(parts.settings, self._of_members, topics)
 
     # --- heartbeats
 
@@ -165,7 +122,7 @@ class ConsumerGroups:
             for entry in tombstones:
                 group.consumer.contents.put(entry)
             self.unload(group)
-            group.membership = Membership(self._settings)
+            group.membership = Membership(self._parts.settings)
             self._actions.recount(group)
         return error
 
@@ -226,17 +183,14 @@ class ConsumerGroups:
         error = self._run(group, outcome)
         return outcome.answer if error is ErrorCode.NONE else _refusal(error)
 
-    def _run(self, group: Group, outcome: Outcome) -> ErrorCode:
-        """Write the records of an event; then set its timers, or undo it if the log refuses."""
-        assert group.consumer is not None
-        if outcome.is_downgrade:
+    def _run(self, group: Group, outcome: GroupOutcome[Any, Any]) -> ErrorCode:
+        if isinstance(outcome, Outcome) and outcome.is_downgrade:
             return self._downgrade(group, outcome)
-        error = self._append(group, outcome.draft.entries) if outcome.draft.entries else ErrorCode.NONE
-        if error is ErrorCode.NONE:
-            self._accepted(group, outcome)
-        else:
-            group.consumer.take_back(outcome)
-        return error
+        return super()._run(group, outcome)
+
+    def _count(self, entries: Sequence[ConsumerEntry]) -> None:
+        raised = sum(isinstance(entry, EpochEntry) for entry in entries)
+        self._counters.rebalanced(CONSUMER_TYPE, raised)
 
     def _downgrade(self, group: Group, outcome: Outcome) -> ErrorCode:
         """Execute an event after which the group is a classic one."""
@@ -259,88 +213,14 @@ class ConsumerGroups:
         self._counters.migrated(CLASSIC_TYPE)
         return error
 
-    def _accepted(self, group: Group, outcome: Outcome) -> None:
-        self._set_timers(group, outcome.timers)
-        if outcome.draft.entries:
-            raised = sum(isinstance(entry, EpochEntry) for entry in outcome.draft.entries)
-            self._counters.rebalanced(CONSUMER_TYPE, raised)
-            self._actions.recount(group)
-        self._work_if_due(group)
-
-    def _append(self, group: Group, entries: Sequence[Entry]) -> ErrorCode:
-        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        error = self._log.try_append(entries, partial(self._written, group, done))
-        if error is ErrorCode.NONE:
-            self._in_flight[group] = done
-        # As in Kafka, members do not get MESSAGE_TOO_LARGE: they cannot make the records smaller.
-        return ErrorCode.UNKNOWN_SERVER_ERROR if error is ErrorCode.MESSAGE_TOO_LARGE else error
-
-    def _written(self, group: Group, done: asyncio.Future[ErrorCode], error: ErrorCode) -> None:
-        if self._in_flight.get(group) is done:
-            del self._in_flight[group]
-        done.set_result(error)
-        if error is not ErrorCode.NONE and not self._log.is_closed:
-            self._failed()
-
-    async def _durable(self, group: Group) -> ErrorCode:
-        """Wait until all records of a group are durable; return the error if they are not in time."""
-        write = self._in_flight.get(group)
-        if write is None:
-            return ErrorCode.NONE
-        outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-
-        def settle(error: ErrorCode) -> None:
-            if not outcome.done():
-                outcome.set_result(error)
-
-        write.add_done_callback(lambda done: settle(done.result()))
-        self._waiting.add(outcome)
-        timeout_ms = self._settings.coordinator_write_timeout_ms
-        key = (self, outcome)
-        self._timers.set(key, timeout_ms, partial(settle, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        try:
-            return await outcome
-        finally:
-            self._timers.cancel(key)
-            self._waiting.discard(outcome)
-
-    # --- timers
-
-    def _set_timers(self, group: Group, instructions: Sequence[TimerInstruction]) -> None:
-        for instruction in instructions:
-            key = (self, group, instruction.timer)
-            if isinstance(instruction, SetTimer):
-                self._timers.set(key, instruction.delay_ms, partial(self._fired, group, instruction.timer))
-            else:
-                self._timers.cancel(key)
-
-    def _fired(self, group: Group, timer: Timer) -> None:
-        assert group.consumer is not None
-        error = self._run(group, group.consumer.timer_fired(timer, self._clock.wall_ms()))
-        if error is not ErrorCode.NONE and not self._log.is_closed:
-            self._set_timers(group, [SetTimer(timer, RETRY_MS)])
-
     # --- work in steps
 
-    def _work_if_due(self, group: Group) -> None:
+    def _next_work(self, group: Group) -> Work | None:
         membership = group.consumer
         assert membership is not None
-        is_due = membership.needs_target or membership.needs_resolution(self._clock.wall_ms())
-        if is_due and group not in self._working and not self._log.is_closed:
-            self._working[group] = self._spawn(self._work(group, membership), "target of a consumer group")
-
-    async def _work(self, group: Group, membership: ConsumerMembership) -> None:
-        try:
-            is_done = True
-            while is_done and group.membership is membership and group in self._table:
-                if membership.needs_resolution(self._clock.wall_ms()):
-                    is_done = await self._resolve(group, membership)
-                elif membership.needs_target:
-                    is_done = await self._compute(group, membership)
-                else:
-                    return
-        finally:
-            self._working.pop(group, None)
+        if membership.needs_resolution(self._clock.wall_ms()):
+            return partial(self._resolve, group, membership)
+        return partial(self._compute, group, membership) if membership.needs_target else None
 
     async def _resolve(self, group: Group, membership: ConsumerMembership) -> bool:
         resolution = membership.begin_resolution(self._clock.wall_ms())
@@ -353,17 +233,10 @@ class ConsumerGroups:
     async def _compute(self, group: Group, membership: ConsumerMembership) -> bool:
         computation = membership.begin_computation()
         result = await self._turns.run(computation.steps)
-        for part in membership.installation(computation, result, self._clock.wall_ms()):
-            if group.membership is not membership:
-                membership.take_back(part)
-                return False
-            if self._run(group, part) is not ErrorCode.NONE:
-                self._set_timers(group, membership.retry_assignment(RETRY_MS))
-                return False
-            await turn()
-        return True
+        parts = membership.installation(computation, result, self._clock.wall_ms())
+        return await self._install(group, parts, membership.retry_assignment(RETRY_MS))
 
-    # --- load and unload
+    # --- load
 
     def put(self, group: Group, entry: ConsumerEntry) -> None:
         """Restore one record."""
@@ -372,26 +245,6 @@ class ConsumerGroups:
         membership = group.consumer
         assert membership is not None
         membership.contents.put(entry)
-
-    def restored(self, group: Group) -> None:
-        """Start the timers of a group whose records are restored."""
-        assert group.consumer is not None
-        group.durable = None
-        self._set_timers(group, group.consumer.restored())
-        self._actions.recount(group)
-
-    def unload(self, group: Group) -> None:
-        """Cancel the timers of a group."""
-        assert group.consumer is not None
-        self._set_timers(group, group.consumer.unloaded())
-
-    def close(self, error: ErrorCode) -> None:
-        """Answer waiting requests, and stop the work."""
-        for work in self._working.values():
-            work.cancel()
-        for waiting in list(self._waiting):
-            if not waiting.done():
-                waiting.set_result(error)
 
 
 def _refusal(error: ErrorCode, message: str | None = None) -> HeartbeatAnswer:

@@ -4,21 +4,25 @@ the log.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ponor_kafka.errors import ErrorCode
 
 from ponor_broker.groups.consumer.membership import ConsumerMembership
+from ponor_broker.groups.instructions import Timer
 from ponor_broker.groups.member import Member
 from ponor_broker.groups.membership import Membership
 from ponor_broker.groups.offsets import OffsetTable
+from ponor_broker.groups.outcome import GroupOutcome, TimerInstruction
 from ponor_broker.groups.rebalance import GroupState
+from ponor_broker.groups.record_codec import Entry
 from ponor_broker.groups.records import NO_TIMESTAMP, GroupRecord
 
 
 class GroupMembership(Protocol):
-    """The part of a membership that both types of group have."""
+    """The part of a membership that all types of group have."""
 
     @property
     def state(self) -> GroupState: ...
@@ -55,6 +59,38 @@ class GroupMembership(Protocol):
         ...
 
 
+class ServerAssignedMembership(GroupMembership, Protocol):
+    """The part of a membership that all types of group have whose assignment the coordinator computes."""
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield one record per key, with its value when the iteration reaches it, if it still exists."""
+        ...
+
+    def tombstones(self) -> Iterator[Entry]:
+        """Yield the tombstones of all records."""
+        ...
+
+    def revive(self) -> None:
+        """Undo `delete`, because the tombstones were not written."""
+        ...
+
+    def timer_fired(self, timer: Timer, now_ms: int) -> GroupOutcome[Any, Any]:
+        """Handle a timer that was neither moved nor cancelled."""
+        ...
+
+    def take_back(self, outcome: GroupOutcome[Any, Any]) -> None:
+        """Undo an event whose records the log refused, in the same turn of the event loop."""
+        ...
+
+    def restored(self) -> list[TimerInstruction]:
+        """Return the timers after a load."""
+        ...
+
+    def unloaded(self) -> list[TimerInstruction]:
+        """Return the timers to cancel, because another broker coordinates the group now."""
+        ...
+
+
 class Holding(NamedTuple):
     """Resources of a group, for the broker's budget."""
 
@@ -73,7 +109,7 @@ class Group:
     """One group; `durable` is the newest record of a classic group in the log, None if there is none."""
 
     group_id: str
-    membership: GroupMembership
+    membership: Membership | ServerAssignedMembership
     offsets: OffsetTable = field(default_factory=OffsetTable)
     durable: GroupRecord | None = None
     quiet_since_ms: int = NO_TIMESTAMP
@@ -84,6 +120,11 @@ class Group:
     def classic(self) -> Membership | None:
         """The membership, if the group is a classic group."""
         return self.membership if isinstance(self.membership, Membership) else None
+
+    @property
+    def server_assigned(self) -> ServerAssignedMembership | None:
+        """The membership, if the coordinator computes the group's assignment."""
+        return None if isinstance(self.membership, Membership) else self.membership
 
     @property
     def consumer(self) -> ConsumerMembership | None:

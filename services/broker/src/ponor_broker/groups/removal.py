@@ -283,10 +283,10 @@ class GroupRemoval:
 
     def _tombstones(self, group: Group) -> Iterator[Entry]:
         yield from _ends(group, group.offsets.to_tombstone())
-        if group.consumer is None:
+        if group.server_assigned is None:
             yield GroupEntry(GroupKey(group.group_id), None)
         else:
-            yield from group.consumer.tombstones()
+            yield from group.server_assigned.tombstones()
 
     def _end_group(self, group: Group) -> None:
         error = group.membership.delete()
@@ -365,8 +365,8 @@ class GroupRemoval:
         if error is ErrorCode.NONE or group not in self._table:
             return
         # The group continues with the state in the log.
-        if group.consumer is not None:
-            group.consumer.revive()
+        if group.server_assigned is not None:
+            group.server_assigned.revive()
             return
         membership = group.membership = Membership(self._settings)
         self._actions.run(group, [] if group.durable is None else membership.restore(group.durable))

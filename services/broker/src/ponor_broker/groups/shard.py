@@ -23,11 +23,11 @@ from ponor_broker.coordination.transactional_append import TransactionalProducer
 from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest
 from ponor_broker.groups.consumer.offset_access import refusal_of_commit
 from ponor_broker.groups.consumer.topics import ImageTopics
-from ponor_broker.groups.consumer_groups import ConsumerGroups, Spawn
+from ponor_broker.groups.consumer_groups import ConsumerGroups
 from ponor_broker.groups.events import JoinRequest, LeaveRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.group import Group
 from ponor_broker.groups.group_actions import GroupActions
-from ponor_broker.groups.group_counters import GroupCounters
+from ponor_broker.groups.group_counters import CONSUMER_TYPE, GroupCounters
 from ponor_broker.groups.group_table import GroupBudget, GroupTable
 from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
 from ponor_broker.groups.member import member_bytes
@@ -39,6 +39,7 @@ from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.record_codec import Entry
 from ponor_broker.groups.records import CommittedOffset, GroupEntry, GroupKey, OffsetEntry, OffsetKey
 from ponor_broker.groups.removal import GroupRemoval, IsGone
+from ponor_broker.groups.server_assigned_groups import ServerAssignedGroups, ShardParts, Spawn
 from ponor_broker.groups.settings import GroupSettings
 
 _ENTRIES_PER_STEP: Final = 200
@@ -84,18 +85,10 @@ class GroupShard:
         self._actions = GroupActions(
             log, self._table, settings=settings, clock=clock, timers=timers, counters=counters
         )
-        self._consumers = ConsumerGroups(
-            log,
-            self._table,
-            self._actions,
-            settings=settings,
-            topics=topics,
-            clock=clock,
-            timers=timers,
-            counters=counters,
-            spawn=spawn,
-            failed=failed,
-        )
+        parts = ShardParts(log, self._table, self._actions, settings, clock, timers, counters, spawn, failed)
+        self._consumers = ConsumerGroups(parts, topics)
+        self._executors: dict[str, ServerAssignedGroups] = {CONSUMER_TYPE: self._consumers}
+        """What executes the groups of each type whose assignment the coordinator computes."""
         self.removal = GroupRemoval(log, self._table, self._actions, settings=settings, clock=clock)
         self.rewrite: LogRewrite[Entry] = LogRewrite(
             log,
@@ -127,6 +120,9 @@ class GroupShard:
     def log_size_bytes(self) -> int:
         """Bytes that the next load reads."""
         return self._log.size_bytes
+
+    def _executor_of(self, group: Group) -> ServerAssignedGroups:
+        return self._executors[group.membership.group_type]
 
     # restore and snapshot
 
@@ -174,8 +170,8 @@ class GroupShard:
             self._put_pending(group, producer_id, (key.topic, key.partition), offset)
         self.rewrite.loaded(state_bytes)
         async for group in self._table.walk(self._clock):
-            if group.consumer is not None:
-                self._consumers.restored(group)
+            if group.server_assigned is not None:
+                self._executor_of(group).restored(group)
             elif group.durable is not None and group.classic is not None:
                 group.quiet_since_ms = group.durable.state_timestamp_ms
                 self._actions.run(group, group.classic.restore(group.durable))
@@ -220,13 +216,14 @@ class GroupShard:
         # Timers and requests of this shard may still run between the steps.
         self._log.close()
         self.rewrite.stop()
-        self._consumers.close(error)
+        for executor in self._executors.values():
+            executor.close(error)
         done = 0
         for group in self.groups():
             if group.classic is not None:
                 self._actions.run(group, group.classic.unload(error))
             else:
-                self._consumers.unload(group)
+                self._executor_of(group).unload(group)
                 done += len(group.membership)
             self._table.remove(group)
             done += 1 + group.offsets.rows
@@ -478,8 +475,8 @@ class GroupShard:
 
 
 def _membership_entries(group: Group) -> Iterator[Entry]:
-    if group.consumer is not None:
-        yield from group.consumer.contents.entries(group.group_id)
+    if group.server_assigned is not None:
+        yield from group.server_assigned.entries()
     elif group.durable is not None:
         yield GroupEntry(GroupKey(group.group_id), group.durable)
 

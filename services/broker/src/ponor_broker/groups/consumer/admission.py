@@ -15,10 +15,10 @@ from ponor_broker.groups.consumer.assignment import (
     CurrentAssignment,
     is_within,
 )
-from ponor_broker.groups.consumer.draft import Draft
 from ponor_broker.groups.consumer.events import HeartbeatRefusedError, HeartbeatRequest
 from ponor_broker.groups.consumer.member import ConsumerMember
 from ponor_broker.groups.consumer.records import (
+    ConsumerEntry,
     CurrentEntry,
     CurrentKey,
     MemberEntry,
@@ -27,11 +27,14 @@ from ponor_broker.groups.consumer.records import (
     TargetKey,
 )
 from ponor_broker.groups.consumer.state import ConsumerState
+from ponor_broker.groups.outcome import Draft
 
 _REJOIN: Final = "The member must abandon all its partitions and rejoin."
 
 
-def admit(group_id: str, state: ConsumerState, request: HeartbeatRequest, draft: Draft) -> str | None:
+def admit(
+    group_id: str, state: ConsumerState, request: HeartbeatRequest, draft: Draft[ConsumerEntry]
+) -> str | None:
     """Check that the heartbeat's sender is a member, or may become one.
 
     Returns:
@@ -66,7 +69,7 @@ def admit(group_id: str, state: ConsumerState, request: HeartbeatRequest, draft:
 
 
 def _admit_classic(
-    group_id: str, state: ConsumerState, request: HeartbeatRequest, draft: Draft
+    group_id: str, state: ConsumerState, request: HeartbeatRequest, draft: Draft[ConsumerEntry]
 ) -> str | None:
     """Admit a classic member. A static one that joins without a member id replaces its predecessor, even if
     that one is alive.
@@ -136,7 +139,7 @@ def _check_epoch(current: CurrentAssignment, request: HeartbeatRequest) -> None:
         )
 
 
-def remove(group_id: str, state: ConsumerState, member_id: str, draft: Draft) -> None:
+def remove(group_id: str, state: ConsumerState, member_id: str, draft: Draft[ConsumerEntry]) -> None:
     """Write tombstones for a member, in Kafka's order."""
     if member_id in state.currents:
         draft.put(CurrentEntry(CurrentKey(group_id, member_id), None))
@@ -145,7 +148,9 @@ def remove(group_id: str, state: ConsumerState, member_id: str, draft: Draft) ->
     draft.put(MemberEntry(MemberKey(group_id, member_id), None))
 
 
-def _succeed(group_id: str, state: ConsumerState, former_id: str, member_id: str, draft: Draft) -> None:
+def _succeed(
+    group_id: str, state: ConsumerState, former_id: str, member_id: str, draft: Draft[ConsumerEntry]
+) -> None:
     """Let a static member that returns under a new id have the assignment of the one that left."""
     member = replace(state.members[former_id], member_id=member_id)
     target, current = state.targets.get(former_id), state.current_of(former_id)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass
 
 from ponor_kafka.errors import ErrorCode
 
 from ponor_broker.groups.consumer.assignment import Partitions
-from ponor_broker.groups.consumer.draft import Draft
 from ponor_broker.groups.consumer.member import ClassicPart
-from ponor_broker.groups.instructions import CancelTimer, SetTimer
-
-TimerInstruction: TypeAlias = SetTimer | CancelTimer
+from ponor_broker.groups.consumer.records import ConsumerEntry
+from ponor_broker.groups.outcome import GroupOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +68,9 @@ class HeartbeatRefusedError(Exception):
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What an event did: records, which the log may still refuse, and timers to set if it accepts them."""
+class Outcome(GroupOutcome[ConsumerEntry, HeartbeatAnswer]):
+    """The outcome of an event of a consumer group."""
 
-    draft: Draft
-    timers: list[TimerInstruction] = field(default_factory=list)
-    answer: HeartbeatAnswer | None = None
     has_assigned: bool = False
     """Whether the event computed a target."""
     is_downgrade: bool = False

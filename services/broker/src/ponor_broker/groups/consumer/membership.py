@@ -26,13 +26,11 @@ from ponor_broker.groups.consumer.assignment import (
     plain,
 )
 from ponor_broker.groups.consumer.classic_members import ClassicMembers
-from ponor_broker.groups.consumer.draft import Draft
 from ponor_broker.groups.consumer.events import (
     HeartbeatAnswer,
     HeartbeatRefusedError,
     HeartbeatRequest,
     Outcome,
-    TimerInstruction,
 )
 from ponor_broker.groups.consumer.expressions import Matches, Resolution
 from ponor_broker.groups.consumer.member import ConsumerMember
@@ -61,6 +59,7 @@ from ponor_broker.groups.instructions import (
     TimerKind,
 )
 from ponor_broker.groups.member import CONSUMER_PROTOCOL_TYPE
+from ponor_broker.groups.outcome import Draft, GroupOutcome, TimerInstruction
 from ponor_broker.groups.rebalance import GroupState
 
 
@@ -163,6 +162,10 @@ class ConsumerMembership:
         """Undo `delete`, because the tombstones were not written."""
         self._is_dead = False
 
+    def entries(self) -> Iterator[ConsumerEntry]:
+        """Yield one record per key, with its value when the iteration reaches it, if it still exists."""
+        return self.contents.entries(self._group_id)
+
     def tombstones(self) -> Iterator[ConsumerEntry]:
         """Yield the tombstones of all records."""
         return self.contents.tombstones(self._group_id)
@@ -201,16 +204,16 @@ class ConsumerMembership:
             outcome.answer = event(outcome)
         except HeartbeatRefusedError as refusal:
             self.take_back(outcome)
+            outcome.is_downgrade = False
             outcome.answer = HeartbeatAnswer(refusal.code, str(refusal))
         return outcome
 
-    def take_back(self, outcome: Outcome) -> None:
+    def take_back(self, outcome: GroupOutcome[ConsumerEntry, HeartbeatAnswer]) -> None:
         """Undo an event whose records the log refused, in the same turn of the event loop."""
         outcome.draft.take_back()
         outcome.timers.clear()
-        outcome.is_downgrade = False
         self._subscriptions.forget()
-        self._assigning.may_assign |= outcome.has_assigned
+        self._assigning.may_assign |= isinstance(outcome, Outcome) and outcome.has_assigned
 
     def _continue(self, request: HeartbeatRequest, outcome: Outcome, now_ms: int) -> HeartbeatAnswer:
         draft, contents, member_id = outcome.draft, self.contents, request.member_id
@@ -259,7 +262,7 @@ class ConsumerMembership:
                 f"The consumer group has reached its maximum capacity of {most} members.",
             )
 
-    def _check_room(self, draft: Draft, *, is_new: bool) -> None:
+    def _check_room(self, draft: Draft[ConsumerEntry], *, is_new: bool) -> None:
         """Refuse a member or a subscription for which there is no memory.
 
         A new member's client repeats its request. The client of an existing one tells the application, and

@@ -8,10 +8,10 @@ from typing import Final
 from ponor_runtime.turns import at_once
 
 from ponor_broker.groups.consumer import expressions
-from ponor_broker.groups.consumer.draft import Draft
 from ponor_broker.groups.consumer.expressions import REFRESH_MS, Matches, Resolution
 from ponor_broker.groups.consumer.member import ConsumerMember
 from ponor_broker.groups.consumer.records import (
+    ConsumerEntry,
     EpochEntry,
     EpochKey,
     ExpressionEntry,
@@ -22,6 +22,7 @@ from ponor_broker.groups.consumer.records import (
 from ponor_broker.groups.consumer.settings import ConsumerSettings
 from ponor_broker.groups.consumer.state import ConsumerState
 from ponor_broker.groups.consumer.topics import ImageTopics, Topic, existing, hash_of
+from ponor_broker.groups.outcome import Draft
 
 _UNKNOWN_VERSION: Final = -1
 
@@ -64,7 +65,7 @@ class Subscriptions:
 
     # --- epoch
 
-    def refresh(self, draft: Draft, now_ms: int, *, changed: bool) -> None:
+    def refresh(self, draft: Draft[ConsumerEntry], now_ms: int, *, changed: bool) -> None:
         """Raise the group epoch if the subscription of a member or a subscribed topic changed."""
         is_known = self._version == self._topics.version
         if is_known and not changed and not self._to_resolve(now_ms):
@@ -74,7 +75,7 @@ class Subscriptions:
         if changed or self._hash != self._contents.topics_hash:
             self._put_next_epoch(draft)
 
-    def raise_epoch(self, draft: Draft) -> None:
+    def raise_epoch(self, draft: Draft[ConsumerEntry]) -> None:
         """Raise the group epoch, because a member left."""
         self._look_up()
         self._put_next_epoch(draft)
@@ -88,13 +89,13 @@ class Subscriptions:
         self.known = existing(self._topics, names)
         self._hash = hash_of(self.known)
 
-    def _put_next_epoch(self, draft: Draft) -> None:
+    def _put_next_epoch(self, draft: Draft[ConsumerEntry]) -> None:
         epoch = GroupEpoch(self._contents.group_epoch + 1, self._hash)
         draft.put(EpochEntry(EpochKey(self._group_id), epoch))
 
     # --- regular expressions
 
-    def drop_unused(self, former: ConsumerMember | None, draft: Draft) -> None:
+    def drop_unused(self, former: ConsumerMember | None, draft: Draft[ConsumerEntry]) -> None:
         """Remove the expression of a member that left or changed, if no other member has it."""
         expression = None if former is None else former.expression
         is_used = expression in self._contents.expression_users
@@ -113,7 +114,7 @@ class Subscriptions:
         outdated = [text for text, each in contents.expressions.items() if each.version < version]
         return fresh + outdated
 
-    def _resolve_now(self, draft: Draft, now_ms: int) -> None:
+    def _resolve_now(self, draft: Draft[ConsumerEntry], now_ms: int) -> None:
         """Resolve expressions within this event, if there are few topics."""
         texts = self._to_resolve(now_ms)
         names = self._topics.names() if texts else ()
@@ -132,7 +133,9 @@ class Subscriptions:
         self._is_resolving = True
         return Resolution(self._topics.version, expressions.resolve(texts, self._topics.names()))
 
-    def resolved(self, draft: Draft, resolution: Resolution, matches: Matches, now_ms: int) -> None:
+    def resolved(
+        self, draft: Draft[ConsumerEntry], resolution: Resolution, matches: Matches, now_ms: int
+    ) -> None:
         """Store which topics match."""
         self._is_resolving = False
         self._put_matches(draft, matches, resolution.version, now_ms)
@@ -140,7 +143,7 @@ class Subscriptions:
         if self._hash != self._contents.topics_hash:
             self._put_next_epoch(draft)
 
-    def _put_matches(self, draft: Draft, matches: Matches, version: int, now_ms: int) -> None:
+    def _put_matches(self, draft: Draft[ConsumerEntry], matches: Matches, version: int, now_ms: int) -> None:
         for text, names in matches.items():
             if text in self._contents.expression_users:
                 key = ExpressionKey(self._group_id, text)

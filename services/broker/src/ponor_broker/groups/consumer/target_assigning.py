@@ -9,8 +9,7 @@ from ponor_runtime.turns import at_once
 
 from ponor_broker.groups.assignors.assignment_input import Targets
 from ponor_broker.groups.consumer import target
-from ponor_broker.groups.consumer.draft import Draft
-from ponor_broker.groups.consumer.events import Outcome, TimerInstruction
+from ponor_broker.groups.consumer.events import Outcome
 from ponor_broker.groups.consumer.records import (
     TargetEntry,
     TargetEpoch,
@@ -23,6 +22,7 @@ from ponor_broker.groups.consumer.state import ConsumerState
 from ponor_broker.groups.consumer.subscriptions import Subscriptions
 from ponor_broker.groups.consumer.target import Change, Computation
 from ponor_broker.groups.instructions import SetTimer, Timer, TimerKind
+from ponor_broker.groups.outcome import Draft, TimerInstruction
 
 NO_ROOM_RETRY_MS: Final = 1_000
 """Pause before a target for which there was no memory is computed again."""
