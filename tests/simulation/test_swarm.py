@@ -12,13 +12,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
+from typing import Final
 
 import pytest
 from ponor_cluster_simulation.coverage import Coverage
 from ponor_cluster_simulation.report import failure_lines
+from ponor_cluster_simulation.run.plan import draw_plan
 from ponor_cluster_simulation.seeds import SeedResult, run_seed
+
+from tests.simulation.coverage_search import below, check_reached
 
 SEEDS = (0, 2, 5, 7, 10, 11, 36)
 """Short seeds, about 25 s of CPU together, that reach all intended states; `make simulate` runs all seeds."""
@@ -28,6 +34,29 @@ REPLAYED_SEEDS = (
 """By default three short seeds, which together have one and three controllers, two and three brokers,
 moves, groups, compactors and transactions.
 """
+FURTHER_SEEDS_MAX = 20
+"""Seeds that a test runs if the recorded ones do not reach every state."""
+STATES: Final = {
+    "runs with three controllers": 1,
+    "terms in which a controller led": 7,
+    "records acknowledged to producers": 501,
+    "images replaced by a snapshot": 7,
+    "runs with several brokers": 1,
+    "logs recovered by another process": 1,
+    "moves begun": 1,
+    "changes of a partition's leader": 1,
+    "offsets committed by groups": 1,
+    "compactions: set_objects swapped": 11,
+    "compactions: stream_objects swapped": 11,
+    "compactions: force_split swapped": 1,
+    "parts copied by the store": 11,
+    "records read under a lease": 101,
+    "runs with reconciliations": 1,
+    "broker: cleaner_records_removed": 11,
+}
+EFFECTS: Final = {"processes ended by a fault": 6, "files that lost bytes in a power loss": 1}
+CHECKED: Final = (1, 3, 4, 6, 10, *range(12, 39))
+"""Invariants that the recorded seeds check, without those of transactions."""
 ROOT = Path(__file__).parents[2]
 PRINT_TRACES = """\
 import sys
@@ -51,88 +80,77 @@ def test_a_cluster_keeps_all_invariants_and_becomes_quiescent(seed: int) -> None
     run(seed)
 
 
-def test_the_swarm_reaches_the_intended_states() -> None:
+def missing(
+    results: Sequence[SeedResult],
+    states: Mapping[str, int],
+    checked: Iterable[int] = (),
+    effects: Mapping[str, int] | None = None,
+) -> list[str]:
+    """Return what the runs have reached less often than wanted; the values are minimums."""
     coverage = Coverage()
-    for seed in SEEDS:
-        coverage.add(run(seed).coverage)
-    assert coverage.states["runs with three controllers"] > 0
-    assert coverage.states["terms in which a controller led"] > 6
-    assert coverage.states["records acknowledged to producers"] > 500
-    assert coverage.states["images replaced by a snapshot"] > 6
-    assert coverage.states["runs with several brokers"] > 0
-    assert coverage.states["logs recovered by another process"] > 0
-    assert coverage.states["moves begun"] > 0
-    assert coverage.states["changes of a partition's leader"] > 0
-    assert coverage.states["offsets committed by groups"] > 0
-    assert coverage.states["compactions: set_objects swapped"] > 10
-    assert coverage.states["compactions: stream_objects swapped"] > 10
-    assert coverage.states["compactions: force_split swapped"] > 0
-    assert coverage.states["parts copied by the store"] > 10
-    assert coverage.states["records read under a lease"] > 100
-    assert coverage.states["runs with reconciliations"] > 0
-    assert coverage.states["broker: cleaner_records_removed"] > 10
-    assert coverage.effects["processes ended by a fault"] > 5
-    assert coverage.effects["files that lost bytes in a power loss"] > 0
-    for kind in (
+    for result in results:
+        coverage.add(result.coverage)
+    unchecked = [f"invariant {number} was never checked" for number in checked if not coverage.checks[number]]
+    return [*below(states, coverage.states), *below(effects or {}, coverage.effects), *unchecked]
+
+
+def further(*, has_transactions: bool | None = None) -> Iterator[SeedResult]:
+    """Run seeds that are not recorded: those with transactions, all without their transactions, or all as
+    drawn.
+    """
+    wanted = (
+        seed
+        for seed in range(1_000)
+        if seed not in SEEDS and (not has_transactions or draw_plan(seed).transactions.clients)
+    )
+    for seed in islice(wanted, FURTHER_SEEDS_MAX):
+        yield run(seed, has_transactions=None if has_transactions else has_transactions)
+
+
+@pytest.mark.timeout(1_800)  # if the recorded seeds no longer reach them
+def test_the_swarm_reaches_the_intended_states() -> None:
+    kinds = (
         "stream_opened",
         "stream_closed",
         "objects_prepared",
         "stream_set_object_committed",
         "operation_completed",
         "node_registered",
-    ):
-        assert coverage.states[f"protocol steps: {kind}"] > 10
-    for number in (
-        1,
-        3,
-        4,
-        6,
-        10,
-        12,
-        13,
-        14,
-        15,
-        16,
-        17,
-        18,
-        19,
-        20,
-        21,
-        22,
-        23,
-        24,
-        25,
-        26,
-        27,
-        28,
-        29,
-        *range(30, 39),
-    ):
-        assert coverage.checks[number] > 0, f"invariant {number} was never checked"
+    )
+    states = STATES | {f"protocol steps: {kind}": 11 for kind in kinds}
+    check_reached(lambda results: missing(results, states, CHECKED, EFFECTS), map(run, SEEDS), further())
 
 
+@pytest.mark.timeout(1_800)
 def test_the_swarm_has_transactions() -> None:
-    coverage = Coverage()
-    for seed in SEEDS:
-        coverage.add(run(seed).coverage)
-    assert coverage.states["runs with transactions"] == 2
-    assert coverage.states["transactions: committed"] > 20
-    assert coverage.states["transactions: aborted"] > 5
-    assert coverage.states["transactions: producers that disappeared"] > 0
-    assert coverage.states["transactions: requests of producers sent again"] > 10
-    assert coverage.states["transactions: committed records read"] > 100
-    for number in range(48, 56):
-        assert coverage.checks[number] > 0, f"invariant {number} was never checked"
+    states = {
+        "runs with transactions": 2,
+        "transactions: committed": 21,
+        "transactions: aborted": 6,
+        "transactions: producers that disappeared": 1,
+        "transactions: requests of producers sent again": 11,
+        "transactions: committed records read": 101,
+    }
+    check_reached(
+        lambda results: missing(results, states, range(48, 56)),
+        map(run, SEEDS),
+        further(has_transactions=True),
+    )
 
 
+@pytest.mark.timeout(1_800)
 def test_other_seeds_have_wrong_plans_small_memory_and_settled_tasks() -> None:
-    coverage = Coverage()
-    for seed in (22, 33, 39):
-        coverage.add(run(seed, has_transactions=False).coverage)
-    assert coverage.states["wrong commits of compactions: stale_plan"] > 0
-    assert coverage.states["compactor: compactor_tasks unfit"] > 0
-    assert coverage.states["compactor: compactor_tasks settled"] > 0
-    assert coverage.states["linearizable reads at one controller"] > 20
+    states = {
+        "wrong commits of compactions: stale_plan": 1,
+        "compactor: compactor_tasks unfit": 1,
+        "compactor: compactor_tasks settled": 1,
+        "linearizable reads at one controller": 21,
+    }
+    check_reached(
+        lambda results: missing(results, states),
+        (run(seed, has_transactions=False) for seed in (22, 33, 39)),
+        further(has_transactions=False),
+    )
 
 
 def test_a_seed_gives_one_trace_however_python_hashes() -> None:
