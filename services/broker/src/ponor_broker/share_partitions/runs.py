@@ -1,0 +1,194 @@
+"""The records in flight of a share partition, as runs: consecutive offsets with the same state."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Final
+
+from ponor_broker.coordination.share_persister import DeliveryState
+
+NO_MEMBER: Final = ""
+NO_WRITE: Final = 0
+FINAL: Final = frozenset({DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED})
+_LAST: Final = attrgetter("last_offset")
+
+
+class Run:
+    """Consecutive offsets (both inclusive) of one delivery.
+
+    Attributes:
+        member_id: the holder of the lock while ACQUIRED; otherwise empty.
+        lock_ends_ms: when the lock of an ACQUIRED run expires.
+        target: the state that an acknowledgement or a release sets when it is durable. The run keeps its
+            state and its holder until then, and no member may acquire or acknowledge it.
+        write: number of the write that contains the run's change; `NO_WRITE` if nothing must be written.
+    """
+
+    __slots__ = (
+        "delivery_count",
+        "first_offset",
+        "last_offset",
+        "lock_ends_ms",
+        "member_id",
+        "state",
+        "target",
+        "write",
+    )
+
+    def __init__(
+        self,
+        first_offset: int,
+        last_offset: int,
+        state: DeliveryState = DeliveryState.AVAILABLE,
+        delivery_count: int = 0,
+    ) -> None:
+        assert first_offset <= last_offset
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+        self.state = state
+        self.delivery_count = delivery_count
+        self.member_id = NO_MEMBER
+        self.lock_ends_ms = 0
+        self.target: DeliveryState | None = None
+        self.write = NO_WRITE
+
+    def __len__(self) -> int:
+        return self.last_offset - self.first_offset + 1
+
+    @property
+    def is_available(self) -> bool:
+        """Whether a member may acquire the offsets."""
+        return self.state is DeliveryState.AVAILABLE
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the offsets are never delivered again."""
+        return self.state in FINAL
+
+    def is_held_by(self, member_id: str) -> bool:
+        """Whether this member may acknowledge the offsets."""
+        return self.state is DeliveryState.ACQUIRED and self.target is None and self.member_id == member_id
+
+    def acquire(self, member_id: str, lock_ends_ms: int) -> None:
+        """Give the lock to a member and count the delivery."""
+        assert self.is_available, f"offset {self.first_offset} is not available"
+        self.state = DeliveryState.ACQUIRED
+        self.delivery_count += 1
+        self.member_id, self.lock_ends_ms = member_id, lock_ends_ms
+
+    def end(self, state: DeliveryState) -> None:
+        """End the lock, if there is one, and set the state."""
+        assert not self.is_final, f"offset {self.first_offset} is final"
+        self.state, self.member_id, self.lock_ends_ms, self.target = state, NO_MEMBER, 0, None
+
+    def split(self, first_offset: int) -> Run:
+        """Cut the run before this offset and return the second part."""
+        assert self.first_offset < first_offset <= self.last_offset
+        rest = Run(first_offset, self.last_offset, self.state, self.delivery_count)
+        rest.member_id, rest.lock_ends_ms = self.member_id, self.lock_ends_ms
+        rest.target, rest.write = self.target, self.write
+        self.last_offset = first_offset - 1
+        return rest
+
+    def is_like(self, other: Run) -> bool:
+        """Whether both runs differ only in their offsets."""
+        return (
+            self.state is other.state
+            and self.delivery_count == other.delivery_count
+            and self.member_id == other.member_id
+            and self.lock_ends_ms == other.lock_ends_ms
+            and self.target is other.target
+            and self.write == other.write
+        )
+
+
+class Runs:
+    """Runs in order of offsets, without gaps between them. Neighbours differ, except within `change`."""
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs: list[Run] = []
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    def append(self, run: Run) -> None:
+        """Add offsets after the last run."""
+        if self._runs:
+            last = self._runs[-1]
+            assert last.last_offset + 1 == run.first_offset, "runs have no gaps"
+            if last.is_like(run):
+                last.last_offset = run.last_offset
+                return
+        self._runs.append(run)
+
+    def since(self, offset: int) -> Iterator[Run]:
+        """Yield the run that contains the offset and all after it. Nothing may change meanwhile."""
+        runs = self._runs
+        for index in range(bisect_left(runs, offset, key=_LAST), len(runs)):
+            yield runs[index]
+
+    def within(self, first_offset: int, last_offset: int) -> Iterator[Run]:
+        """Yield the runs that overlap these offsets. Nothing may change meanwhile."""
+        for run in self.since(first_offset):
+            if run.first_offset > last_offset:
+                return
+            yield run
+
+    def change(self, first_offset: int, last_offset: int, apply: Callable[[Run], None]) -> None:
+        """Call `apply` with runs of exactly these offsets, which must be in flight; join equal neighbours."""
+        runs = self._runs
+        begin = self._cut_before(first_offset)
+        end = self._cut_before(last_offset + 1)
+        for index in range(begin, end):
+            apply(runs[index])
+        self._join(max(begin - 1, 0), min(end + 1, len(runs)))
+
+    def change_all(self, apply: Callable[[Run], None]) -> None:
+        """Call `apply` with every run, and join equal neighbours."""
+        for run in self._runs:
+            apply(run)
+        self._join(0, len(self._runs))
+
+    def remove_final(self) -> int | None:
+        """Remove the final runs at the start; return the offset after them, None if there are none."""
+        runs, count = self._runs, 0
+        while count < len(runs) and runs[count].is_final:
+            count += 1
+        if not count:
+            return None
+        offset = runs[count - 1].last_offset + 1
+        del runs[:count]
+        return offset
+
+    def remove_before(self, offset: int) -> None:
+        """Remove all offsets below this one."""
+        index = bisect_left(self._runs, offset, key=_LAST)
+        del self._runs[:index]
+        if self._runs and self._runs[0].first_offset < offset:
+            self._runs[0].first_offset = offset
+
+    def _cut_before(self, offset: int) -> int:
+        """Return the index of the run that begins at the offset; cut one if needed."""
+        runs = self._runs
+        index = bisect_left(runs, offset, key=_LAST)
+        if index < len(runs) and runs[index].first_offset < offset:
+            runs.insert(index + 1, runs[index].split(offset))
+            index += 1
+        return index
+
+    def _join(self, begin: int, end: int) -> None:
+        joined: list[Run] = []
+        for run in self._runs[begin:end]:
+            if joined and joined[-1].is_like(run):
+                joined[-1].last_offset = run.last_offset
+            else:
+                joined.append(run)
+        if len(joined) < end - begin:
+            self._runs[begin:end] = joined

@@ -1,0 +1,472 @@
+"""State machine of one share partition: which records are acquired, acknowledged, or available (KIP-932).
+
+It does no I/O. The caller passes the time and the batches of a read, and writes what `begin_write` returns.
+Rules and numbers are those of Kafka 4.3.1, with one difference: the limit of records in flight is never
+exceeded, so a batch may be acquired in parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from ponor_kafka.errors import ErrorCode
+
+from ponor_broker.coordination.share_persister import DeliveryState, ShareState, StateBatch
+from ponor_broker.share_partitions.acknowledgement import (
+    TARGETS,
+    AcknowledgedBatch,
+    AcknowledgementError,
+    AcknowledgeType,
+)
+from ponor_broker.share_partitions.fetched_batches import FetchedBatch
+from ponor_broker.share_partitions.runs import FINAL, NO_WRITE, Run, Runs
+
+AVAILABLE: Final = DeliveryState.AVAILABLE
+ACQUIRED: Final = DeliveryState.ACQUIRED
+ARCHIVED: Final = DeliveryState.ARCHIVED
+THROTTLED_DELIVERIES_MIN: Final = 2
+"""Records that were delivered at least this often, and half as often as the limit allows, are delivered in
+small numbers, so that one bad record does not use up the deliveries of its neighbours."""
+
+
+class ShareStateCorruptError(Exception):
+    """The persister returned a state that contradicts itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRules:
+    """The settings of the group that delivery depends on.
+
+    Attributes:
+        lock_ms: duration of an acquisition lock.
+        deliveries_max: a record is archived when it was delivered this often and becomes available again.
+        in_flight_max: offsets from the start to the end of the share partition.
+    """
+
+    lock_ms: int
+    deliveries_max: int
+    in_flight_max: int
+
+
+class AcquireLimits(NamedTuple):
+    """The limits of one request. With `is_strict`, `records_max` is exact (acquire mode record_limit);
+    otherwise the batch in which it is reached is acquired to its end. An answer's range begins anew when it
+    has `batch_size` records.
+    """
+
+    records_max: int
+    batch_size: int
+    is_strict: bool = False
+
+
+class AcquiredRange(NamedTuple):
+    """Offsets (both inclusive) that a member acquired together."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+
+
+class StateWrite(NamedTuple):
+    """What to write to the persister."""
+
+    start_offset: int
+    delivery_complete_count: int
+    batches: Sequence[StateBatch]
+
+
+class SharePartition:
+    """The records in flight of one share partition.
+
+    Attributes:
+        start_offset: first offset that is not final (SPSO).
+        end_offset: end of the offsets in flight (exclusive); members did not acquire records from here on.
+        runs: the states of the offsets in between.
+        needs_write: whether the caller must write, as soon as no write is under way.
+    """
+
+    def __init__(self, state: ShareState) -> None:
+        """Restore from the durable state, whose `start_offset` is known.
+
+        Raises:
+            ShareStateCorruptError: the batches overlap or are out of order.
+        """
+        assert state.start_offset >= 0, "the caller resolves the offset reset"
+        self.start_offset = self.end_offset = state.start_offset
+        self.runs = Runs()
+        for batch in state.batches:
+            self._restore(batch)
+        self._searched_to = self.start_offset
+        """No offset below this one is available."""
+        self._write = 1
+        """Number of the write that is under way, or else of the next one."""
+        self._is_writing = False
+        self.needs_write = False
+        self._remove_final()
+
+    def _restore(self, batch: StateBatch) -> None:
+        first_offset, last_offset, state, delivery_count = batch
+        if last_offset < self.start_offset:
+            return
+        first_offset = max(first_offset, self.start_offset)
+        if first_offset < self.end_offset or last_offset < first_offset or state is ACQUIRED:
+            raise ShareStateCorruptError(f"the batch {batch} does not follow offset {self.end_offset}")
+        if first_offset > self.end_offset:
+            self.runs.append(Run(self.end_offset, first_offset - 1))
+        self.runs.append(Run(first_offset, last_offset, state, delivery_count))
+        self.end_offset = last_offset + 1
+
+    # Acquisition
+
+    @property
+    def fetch_offset(self) -> int:
+        """First offset that a member may acquire; `end_offset` if no offset in flight is available."""
+        for run in self.runs.since(self._searched_to):
+            if run.is_available:
+                self._searched_to = run.first_offset
+                return run.first_offset
+        self._searched_to = self.end_offset
+        return self.end_offset
+
+    def may_acquire(self, in_flight_max: int) -> bool:
+        """Whether a read could give a member records."""
+        return self.fetch_offset < self.end_offset or self.end_offset - self.start_offset < in_flight_max
+
+    def acquire(
+        self,
+        member_id: str,
+        read_offset: int,
+        fetched: Iterable[FetchedBatch],
+        limits: AcquireLimits,
+        rules: DeliveryRules,
+        now_ms: int,
+    ) -> list[AcquiredRange]:
+        """Give a member records of a read; return them in order.
+
+        The read began at `read_offset`, the value of `fetch_offset` at that time. It may have changed since.
+
+        Offsets without records become final: markers, aborted records, and offsets that the read does not
+        contain because compaction removed them. This is not written, since the log shows it.
+        """
+        acquisition = _Acquisition(member_id, limits, rules, now_ms)
+        position = max(read_offset, self.start_offset)
+        assert position <= self.end_offset, f"offset {read_offset} is beyond the records in flight"
+        for batch in fetched:
+            first_offset = max(batch.first_offset, self.start_offset)
+            if first_offset > position:
+                self._archive(position, first_offset - 1)
+            if batch.is_gap:
+                self._archive(first_offset, batch.last_offset)
+            else:
+                self._acquire_within(acquisition, first_offset, batch.last_offset)
+            position = max(position, batch.last_offset + 1)
+            acquisition.end_batch()
+            if acquisition.is_over or self.end_offset < position:
+                break  # enough records, or the limit of records in flight is reached
+        self._remove_final()
+        return acquisition.ranges
+
+    def _acquire_within(self, acquisition: _Acquisition, first_offset: int, last_offset: int) -> None:
+        """Acquire offsets of one batch."""
+        available = [
+            (max(run.first_offset, first_offset), min(run.last_offset, last_offset), run.delivery_count)
+            for run in self.runs.within(first_offset, last_offset)
+            if run.is_available
+        ]
+        room = acquisition.rules.in_flight_max - (self.end_offset - self.start_offset)
+        new_last = min(last_offset, self.end_offset + room - 1)
+        if new_last >= self.end_offset:
+            available.append((self.end_offset, new_last, 0))
+        for first, last_available, delivered in available:
+            count = acquisition.allowed(last_available - first + 1, delivered)
+            if not count:
+                return
+            last = first + count - 1
+            if first >= self.end_offset:
+                self._extend(last)
+            self.runs.change(first, last, acquisition.take)
+            acquisition.took(AcquiredRange(first, last, delivered + 1))
+
+    def _extend(self, last_offset: int) -> None:
+        """Put available offsets up to this one in flight."""
+        assert last_offset >= self.end_offset
+        self.runs.append(Run(self.end_offset, last_offset))
+        self.end_offset = last_offset + 1
+
+    def _archive(self, first_offset: int, last_offset: int) -> None:
+        """Archive the available ones of these offsets."""
+        if last_offset < first_offset:
+            return
+        if last_offset >= self.end_offset:
+            self._extend(last_offset)
+
+        def archive(run: Run) -> None:
+            if run.is_available:
+                run.end(ARCHIVED)
+
+        self.runs.change(first_offset, last_offset, archive)
+
+    # Acknowledgement
+
+    def acknowledge(
+        self, member_id: str, batches: Sequence[AcknowledgedBatch], rules: DeliveryRules, now_ms: int
+    ) -> int:
+        """Apply all acknowledgements of a request, whose form was checked; return the number of the write
+        after which they are answered, `NO_WRITE` if nothing must be written.
+
+        Raises:
+            AcknowledgementError: INVALID_RECORD_STATE or INVALID_REQUEST; nothing changed.
+        """
+        for batch in batches:
+            self._check_held(member_id, batch)
+        write = NO_WRITE
+        for batch in batches:
+            for first, last_offset, kind in batch.ranges():
+                first_offset = max(first, self.start_offset)
+                if first_offset > last_offset:
+                    continue  # these offsets are final already: the log start has passed them
+                if kind is AcknowledgeType.RENEW:
+                    self._renew(first_offset, last_offset, now_ms + rules.lock_ms)
+                else:
+                    write = self._begin_change(first_offset, last_offset, TARGETS[kind], rules.deliveries_max)
+        return write
+
+    def _check_held(self, member_id: str, batch: AcknowledgedBatch) -> None:
+        first_offset, last_offset = max(batch.first_offset, self.start_offset), batch.last_offset
+        if last_offset < first_offset:
+            return
+        if last_offset >= self.end_offset:
+            raise AcknowledgementError(
+                ErrorCode.INVALID_REQUEST,
+                f"offset {last_offset} was not acquired; acknowledge acquired offsets",
+            )
+        for run in self.runs.within(first_offset, last_offset):
+            if not run.is_held_by(member_id):
+                raise AcknowledgementError(
+                    ErrorCode.INVALID_RECORD_STATE,
+                    f"the member does not hold offset {max(run.first_offset, first_offset)}",
+                )
+
+    def _renew(self, first_offset: int, last_offset: int, lock_ends_ms: int) -> None:
+        def renew(run: Run) -> None:
+            run.lock_ends_ms = lock_ends_ms
+
+        self.runs.change(first_offset, last_offset, renew)
+
+    def _begin_change(
+        self, first_offset: int, last_offset: int, target: DeliveryState, deliveries_max: int
+    ) -> int:
+        """Change held offsets to the target state with the next write; return its number."""
+        write = self._next_write
+
+        def begin(run: Run) -> None:
+            run.target = _released(run, deliveries_max) if target is AVAILABLE else target
+            run.write = write
+
+        self.runs.change(first_offset, last_offset, begin)
+        self.needs_write = True
+        return write
+
+    # End of locks
+
+    def release(self, member_id: str, deliveries_max: int) -> int:
+        """Release all records that a member holds, because its session ended; return the write's number."""
+        held = [(run.first_offset, run.last_offset) for run in self.runs if run.is_held_by(member_id)]
+        write = NO_WRITE
+        for first_offset, last_offset in held:
+            write = self._begin_change(first_offset, last_offset, AVAILABLE, deliveries_max)
+        return write
+
+    def expire(self, now_ms: int, deliveries_max: int) -> int:
+        """End the locks that have expired; return the number of released records.
+
+        As in Kafka, the change is in force immediately and written later: a record's holder may have died,
+        and the record must not wait for the persister.
+        """
+        count, write = 0, self._next_write
+
+        def expire(run: Run) -> None:
+            nonlocal count
+            if run.state is ACQUIRED and run.target is None and run.lock_ends_ms <= now_ms:
+                run.end(_released(run, deliveries_max))
+                run.write = write
+                count += len(run)
+                self._note_available(run)
+
+        self.runs.change_all(expire)
+        if count:
+            self.needs_write = True
+            self._remove_final()
+        return count
+
+    @property
+    def next_expiry_ms(self) -> int | None:
+        """When the next lock expires; None if no member holds a record."""
+        return min(
+            (run.lock_ends_ms for run in self.runs if run.state is ACQUIRED and run.target is None),
+            default=None,
+        )
+
+    def advance_start(self, log_start_offset: int) -> None:
+        """Drop the records that retention or a deletion removed from the log."""
+        if log_start_offset <= self.start_offset:
+            return
+        self.runs.remove_before(log_start_offset)
+        self.start_offset = log_start_offset
+        self.end_offset = max(self.end_offset, log_start_offset)
+        self._searched_to = max(self._searched_to, log_start_offset)
+        self._remove_final()
+
+    # Writes
+
+    @property
+    def _next_write(self) -> int:
+        return self._write + 1 if self._is_writing else self._write
+
+    def begin_write(self) -> StateWrite:
+        """Return everything that changed since the last write. `end_write` must follow."""
+        assert not self._is_writing, "a write is under way"
+        self._is_writing, self.needs_write = True, False
+        batches: list[StateBatch] = []
+        complete = 0
+        for run in self.runs:
+            state, delivery_count = _durable(run)
+            if state in FINAL:
+                complete += len(run)
+            if run.write == self._write:
+                _add(batches, StateBatch(run.first_offset, run.last_offset, state, delivery_count))
+        return StateWrite(self.start_offset, complete, batches)
+
+    def end_write(self, *, is_durable: bool) -> int:
+        """End the write: apply its changes, or leave the records with their holders. Return its number.
+
+        A failed write may have been applied. The next one therefore contains the same records again.
+        """
+        assert self._is_writing, "no write is under way"
+        number, self._is_writing = self._write, False
+        self._write += 1
+
+        def end(run: Run) -> None:
+            if run.write != number:
+                return
+            run.write = NO_WRITE if is_durable else self._write
+            if run.target is not None and is_durable:
+                run.end(run.target)
+                self._note_available(run)
+            run.target = None
+
+        self.runs.change_all(end)
+        self._remove_final()
+        return number
+
+    def _note_available(self, run: Run) -> None:
+        if run.is_available:
+            self._searched_to = min(self._searched_to, run.first_offset)
+
+    def _remove_final(self) -> None:
+        """Raise the start over final records."""
+        offset = self.runs.remove_final()
+        if offset is not None:
+            assert offset > self.start_offset, "the start never falls"
+            self.start_offset = offset
+            self._searched_to = max(self._searched_to, offset)
+        assert self.start_offset <= self.end_offset
+        assert bool(len(self.runs)) == (self.start_offset < self.end_offset)
+
+
+class _Acquisition:
+    """One call of `acquire`: what was acquired, and what may still be."""
+
+    __slots__ = (
+        "_is_full",
+        "_is_new_range",
+        "_left",
+        "_limits",
+        "_lock_ends_ms",
+        "_member_id",
+        "ranges",
+        "rules",
+    )
+
+    def __init__(self, member_id: str, limits: AcquireLimits, rules: DeliveryRules, now_ms: int) -> None:
+        self._member_id = member_id
+        self._limits = limits
+        self._left = limits.records_max
+        self._lock_ends_ms = now_ms + rules.lock_ms
+        self._is_full = limits.records_max <= 0
+        self._is_new_range = True
+        self.rules = rules
+        self.ranges: list[AcquiredRange] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no batch after this one may be acquired."""
+        return self._is_full or self._left <= 0
+
+    def allowed(self, count: int, delivered: int) -> int:
+        """Return how many of these records, which were delivered this often, may be acquired."""
+        if self._is_full:
+            return 0
+        if self._limits.is_strict:
+            count = min(count, self._left)
+        deliveries_max = self.rules.deliveries_max
+        if deliveries_max > THROTTLED_DELIVERIES_MIN and delivered >= deliveries_max - 1:
+            # The last delivery: the record is sent alone.
+            self._is_full = True
+            return 0 if self.ranges else 1
+        throttled_from = max(THROTTLED_DELIVERIES_MIN, -(-deliveries_max // 2))
+        if delivered >= throttled_from:
+            self._is_full = True
+            count = min(count, max(1, count >> (delivered - throttled_from + 1)))
+        return count
+
+    def take(self, run: Run) -> None:
+        """Acquire the records of a run."""
+        run.acquire(self._member_id, self._lock_ends_ms)
+
+    def took(self, taken: AcquiredRange) -> None:
+        """Add acquired records to the answer."""
+        self._left -= taken.last_offset - taken.first_offset + 1
+        before = self.ranges[-1] if self.ranges and not self._is_new_range else None
+        self._is_new_range = False
+        if (
+            before is not None
+            and before.last_offset + 1 == taken.first_offset
+            and before.delivery_count == taken.delivery_count
+        ):
+            self.ranges[-1] = before._replace(last_offset=taken.last_offset)
+        else:
+            self.ranges.append(taken)
+
+    def end_batch(self) -> None:
+        """Note the end of a batch of the log; only there may the answer's range end because of its size."""
+        if self.ranges:
+            last = self.ranges[-1]
+            self._is_new_range = last.last_offset - last.first_offset + 1 >= self._limits.batch_size
+
+
+def _released(run: Run, deliveries_max: int) -> DeliveryState:
+    """Return the state of a record whose lock ends without an acknowledgement."""
+    return ARCHIVED if run.delivery_count >= deliveries_max else AVAILABLE
+
+
+def _durable(run: Run) -> tuple[DeliveryState, int]:
+    """Return state and delivery count as a write contains them. A lock is not durable: the record is
+    written as it was before the acquisition.
+    """
+    if run.target is not None:
+        return run.target, run.delivery_count
+    if run.state is ACQUIRED:
+        return AVAILABLE, run.delivery_count - 1
+    return run.state, run.delivery_count
+
+
+def _add(batches: list[StateBatch], batch: StateBatch) -> None:
+    if batches:
+        last = batches[-1]
+        if last.last_offset + 1 == batch.first_offset and last[2:] == batch[2:]:
+            batches[-1] = last._replace(last_offset=batch.last_offset)
+            return
+    batches.append(batch)
