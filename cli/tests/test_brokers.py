@@ -105,7 +105,7 @@ def test_already_led_excludes_partitions_that_move() -> None:
     places = [place(0, 7), place(1, 8), place(2, 7, target_id=8), place(3, 8, target_id=7), place(4, 7)]
     assert already_led(places, 7) == [0, 4]
     assert already_there("orders", [0, 4], 7).startswith(
-        "orders-0, orders-4 already led by 7, nothing moves; "
+        "orders-0, orders-4 already led by 7: nothing to move; "
     )
 
 

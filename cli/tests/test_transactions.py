@@ -143,7 +143,7 @@ def test_list_joins_all_coordinators_and_passes_the_filters(world: World) -> Non
 
 def test_list_names_an_invalid_pattern(world: World) -> None:
     world.errors["ListTransactions"] = [ErrorCode.INVALID_REGULAR_EXPRESSION]
-    with pytest.raises(CommandError, match=r"--id-pattern \(: not a valid regular expression"):
+    with pytest.raises(CommandError, match=r"--id-pattern \(: not a valid RE2 regular expression"):
         list_ids(world, Filters(pattern="("))
 
 

@@ -72,8 +72,8 @@ def holding(body: bytes, codec: Codec) -> bytes:
         (changed(FIRST + 17, 1), "header key of record 0 claims -1 bytes"),
         (changed(FIRST + 19, 100), "header value of record 0 claims 50 bytes"),
         (changed(26, 2), "offset delta 3"),  # the last delta in the header is smaller
-        (changed(26, 4), "stands for the offsets"),
-        (changed(23, 0x80), "stands for the offsets"),
+        (changed(26, 4), "does not fit into the offsets"),
+        (changed(23, 0x80), "does not fit into the offsets"),
         (holding(b"nonsense", Codec.GZIP), "gzip"),
         (holding(b"nonsense", Codec.SNAPPY), "snappy"),
         (holding(b"nonsense", Codec.LZ4), "lz4"),
@@ -115,7 +115,9 @@ def test_each_rule_that_a_stream_record_breaks_is_named(damage: Callable[[bytes]
 
 
 def test_a_batch_with_more_offsets_than_its_stream_record_is_refused() -> None:
-    with pytest.raises(CorruptBatchError, match=r"last offset delta 3 and stands for the offsets \[10, 13\)"):
+    with pytest.raises(
+        CorruptBatchError, match=r"last offset delta 3, which does not fit into the offsets \[10, 13\)"
+    ):
         decode(lambda decoder: decoder.feed_block(data_block([PLAIN], [3], 10), 0))
 
 

@@ -58,8 +58,8 @@ def test_recreated_topic_starts_from_its_beginning(tmp_path: Path) -> None:
         ("v2\n{}\n{}", "version 'v2'"),
         ("v1\n{}", "with 0 sources"),
         ("v1\n{}\n{}\n{}", "with 2 sources"),
-        ("v1\n{}\n17", "no offset of a topic"),
-        ("v1\n{}\nnot json", "no offset of a topic"),
+        ("v1\n{}\n17", "not an offset of a topic"),
+        ("v1\n{}\nnot json", "not an offset of a topic"),
         ('v1\n{}\n{"orders": {"0": 1}}', "no id of topic orders"),
     ],
 )

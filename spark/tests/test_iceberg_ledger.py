@@ -121,7 +121,7 @@ def test_a_batch_is_present_when_all_its_ends_are() -> None:
 @pytest.mark.parametrize(
     ("ranges", "words"),
     [
-        ({(TOPIC, 0): (80, 100), (TOPIC, 1): (7, 9)}, "has topic id/0 of this batch, and not topic id/1"),
+        ({(TOPIC, 0): (80, 100), (TOPIC, 1): (7, 9)}, "has topic id/0 of this batch, but not topic id/1"),
         ({(TOPIC, 0): (90, 110)}, "up to 100, and this batch is 90 to 110"),
         ({(TOPIC, 0): (101, 110)}, "the checkpoint is ahead of the table"),
         ({("another", 0): (5, 10)}, "has nothing of another/0, and this batch begins at 5"),

@@ -54,7 +54,7 @@ def pyspark_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["profile", "orders"], "--bootstrap: no cluster is named, and ./data has none; "),
+        (["profile", "orders"], "--bootstrap: no cluster is given, and ./data contains none; "),
         (["profile", "orders", "--data", "nowhere"], "data: nowhere/cluster.json cannot be read"),
         (["profile", "orders", "-O", "Data=nowhere"], "data: nowhere/cluster.json cannot be read"),
         (["profile", "orders", "--bootstrap", "127.0.0.1:1"], "kafka.bootstrap.servers: no broker answers "),
@@ -62,7 +62,7 @@ def pyspark_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
         (["verify", "orders", "--bootstrap", "h:1", "-O", "tail=broker"], "tail: verify checks objects only"),
         (
             ["profile", "orders", "--bootstrap", "h:1", "-O", "columns=value"],
-            "columns: a profile counts by all",
+            "columns: a profile needs all columns",
         ),
         (
             ["profile", "orders", "--bootstrap", "h:1", "--conf", "memory"],

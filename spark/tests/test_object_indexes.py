@@ -167,7 +167,7 @@ def test_a_damaged_object_is_named(tmp_path: Path, damage: Callable[[bytes], byt
     [
         (
             ObjectStoreRefusedError("403 for bucket b"),
-            "object store refuses: 403 for bucket b; give the driver a role",
+            "object store refused the request: 403 for bucket b; give the driver a role",
             1,
         ),
         (ObjectStoreUnavailableError("timed out"), "cannot be read after 3 attempts: timed out", 3),

@@ -65,7 +65,7 @@ def test_every_partition_has_to_be_named_and_no_other() -> None:
 
 def test_a_start_below_the_log_start_is_data_loss_and_not_a_reset() -> None:
     snapshot = empty((3, 9))
-    with pytest.raises(DataLossError, match=r"failOnDataLoss: t 0 begins at 3, above the wanted offset 1"):
+    with pytest.raises(DataLossError, match=r"failOnDataLoss: t 0 begins at 3, above the requested offset 1"):
         batch_ranges(snapshot, options(start=at(1)))
     skipped = batch_ranges(snapshot, options(start=at(1), fail_on_data_loss=False))
     assert skipped == (OffsetRange(TOPIC, 0, 3, 9),)
@@ -74,14 +74,14 @@ def test_a_start_below_the_log_start_is_data_loss_and_not_a_reset() -> None:
 def test_an_end_beyond_the_log_is_data_loss_too() -> None:
     snapshot = empty((3, 9))
     beyond = options(end=at(12, "endingOffsets"))
-    with pytest.raises(DataLossError, match=r"t 0 ends at 9, below the wanted offset 12 .*tail=broker"):
+    with pytest.raises(DataLossError, match=r"t 0 ends at 9, below the requested offset 12 .*tail=broker"):
         batch_ranges(snapshot, beyond)
     assert batch_ranges(snapshot, options(end=at(12), fail_on_data_loss=False)) == (
         OffsetRange(TOPIC, 0, 3, 9),
     )
     with_tail = snapshot.with_tails({(TOPIC, 0): 12})
     assert batch_ranges(with_tail, options(end=at(12), tail=Tail.BROKER)) == (OffsetRange(TOPIC, 0, 3, 12),)
-    with pytest.raises(DataLossError, match=r"t 0 ends at 9, below the wanted offset 20"):
+    with pytest.raises(DataLossError, match=r"t 0 ends at 9, below the requested offset 20"):
         batch_ranges(snapshot, options(start=at(20)))
     assert batch_ranges(snapshot, options(start=at(20), fail_on_data_loss=False)) == ()
 
@@ -197,7 +197,7 @@ def test_a_new_partition_begins_at_its_log_start() -> None:
 def test_offsets_deleted_by_retention_between_batches_are_reported() -> None:
     snapshot = empty((6, 9))
     start, end = {TOPIC: {0: 2}}, {TOPIC: {0: 9}}
-    with pytest.raises(DataLossError, match=r"t 0 begins at 6, above the wanted offset 2"):
+    with pytest.raises(DataLossError, match=r"t 0 begins at 6, above the requested offset 2"):
         ranges_between(snapshot, start, end, options())
     assert ranges_between(snapshot, start, end, options(fail_on_data_loss=False)) == (
         OffsetRange(TOPIC, 0, 6, 9),

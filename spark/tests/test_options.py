@@ -110,7 +110,7 @@ def test_a_pattern() -> None:
     ("changes", "line"),
     [
         ({"subscribe": ""}, "subscribe: the value is empty"),
-        ({"assign": '{"t": [0]}'}, "assign: assign and subscribe exclude each other"),
+        ({"assign": '{"t": [0]}'}, "assign: assign and subscribe are mutually exclusive"),
         ({"frobnicate": "1"}, "frobnicate: there is no such option; remove it"),
         ({"path": "/data"}, "path: topics are not paths"),
         ({"awsAccessKeyId": "x"}, "awsAccessKeyId: credentials are never options"),
@@ -141,19 +141,19 @@ def test_a_pattern() -> None:
         ({"startingTimestamp": "soon"}, "startingTimestamp: 'soon' is not an integer"),
         (
             {"startingOffsetsByTimestampStrategy": "guess"},
-            "startingOffsetsByTimestampStrategy: 'guess' is not known",
+            "startingOffsetsByTimestampStrategy: 'guess' is not a valid value",
         ),
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss: 'perhaps' is neither true nor false"),
         ({"minPartitions": "0"}, "minPartitions: 0 is out of range"),
-        ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger: a batch has no triggers"),
+        ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger: a batch query has no triggers"),
         ({"columns": "key,size"}, "columns: there is no column size"),
-        ({"pushdown": "yes"}, "pushdown: 'yes' is not known"),
-        ({"tail": "yes"}, "tail: 'yes' is not known"),
+        ({"pushdown": "yes"}, "pushdown: 'yes' is not a valid value"),
+        ({"tail": "yes"}, "tail: 'yes' is not a valid value"),
         ({"splitBytes": "1k"}, "splitBytes: 1024 bytes is out of range"),
         ({"splitBytes": "large"}, "splitBytes: 'large' is not a size"),
         ({"snapshotTtl": "10"}, "snapshotTtl: 10 ms is out of range"),
         ({"snapshotTtl": "a while"}, "snapshotTtl: 'a while' is not a duration"),
-        ({"kafka.isolation.level": "serializable"}, "kafka.isolation.level: 'serializable' is not known"),
+        ({"kafka.isolation.level": "serializable"}, "kafka.isolation.level: 'serializable' is not a valid"),
     ],
 )
 def test_errors_are_one_line_with_the_options_name(changes: dict[str, str], line: str) -> None:

@@ -264,7 +264,7 @@ def test_another_store_is_no_lease_that_is_over(
     given = ClusterOptions(bootstrap=(cluster.kafka,), store=f"file://{tmp_path}")
     with (
         ClusterReader(find_cluster(given), environment={}) as other,
-        pytest.raises(StoredDataError, match=r"^store: .*no such object, and the cluster's metadata name it"),
+        pytest.raises(StoredDataError, match=r"^store: .*no such object. The cluster's metadata refer to it"),
     ):
         other.open_snapshot(Subscribe(("elsewhere",)), ttl_ms=TTL_MS)
 

@@ -245,7 +245,7 @@ def test_node_add_and_remove_change_a_running_cluster(cluster: LocalCluster) -> 
     ("command", "word"),
     [
         (("add", "gc", "--set", "upload_interval_ms=500"), "not a setting of a gc"),
-        (("remove", "broker", "0"), "no other broker serves"),
+        (("remove", "broker", "0"), "no other broker can take"),
         (("remove", "gc", "5"), "no gc 5"),
     ],
 )

@@ -67,7 +67,9 @@ class ColdReading(RuleBasedStateMachine):
         self.meta.append(0)
 
     def change(self, change: bytes) -> None:
-        """The first entry of a key is a whole value, so the first change writes the whole list."""
+        """Write a change of the segment list. The first entry of a key must be a whole value, so the first
+        change writes the whole list.
+        """
         self.log.apply_change(change)
         is_first = not any(entry.key == LogMeta.key for entry in self.entries)
         self.put(LogMeta.key, self.log.snapshot() if is_first else change, is_change=not is_first)

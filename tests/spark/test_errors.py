@@ -53,11 +53,11 @@ BAD = {
     "startingOffsets": ("latest", "startingOffsets: a batch that begins at the latest"),
     "endingOffsets": (
         '{"small": {"0": 31}}',
-        "failOnDataLoss: small 0 ends at 30, below the wanted offset 31",
+        "failOnDataLoss: small 0 ends at 30, below the requested offset 31",
     ),
     "endingTimestamp": ("soon", "endingTimestamp: 'soon' is not an integer"),
     "columns": ("key,volume", "columns: there is no column volume; write some of key, value"),
-    "tail": ("all", "tail: 'all' is not known; write one of committed, broker"),
+    "tail": ("all", "tail: 'all' is not a valid value; write one of committed, broker"),
     "failOnDataLoss": ("maybe", "failOnDataLoss: 'maybe' is neither true nor false"),
     "subscribe": ("missing", "subscribe: there is no topic missing; correct the name, or create it"),
     "assign": ('{"small": [3]}', "assign: topic small has no partition 3; it has 0 to 0"),
@@ -84,7 +84,7 @@ def test_options_of_the_other_kind_of_read_are_named(
     with pytest.raises(PySparkException) as error:
         topics.load(small, maxOffsetsPerTrigger=5).count()
     assert said(error).startswith(
-        "maxOffsetsPerTrigger: a batch has no triggers; remove it, or use spark.readStream"
+        "maxOffsetsPerTrigger: a batch query has no triggers; remove it, or use spark.readStream"
     )
     writer = topics.stream(small, endingOffsets="latest").writeStream.format("noop")
     query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()

@@ -87,7 +87,7 @@ def test_parquet_is_written_completely_or_not_at_all_and_never_overwritten(
     assert json.loads((path / MANIFEST).read_text())["rows"] == len(rows)
     assert [each.name for each in tmp_path.iterdir()] == [path.name], "no staging directory is left"
     again = ponor("parquet", orders, str(path), code=1)
-    assert "is there already by a run that ended" in again.stderr
+    assert "already exists" in again.stderr
     assert len(again.stderr.splitlines()) == 1
 
 

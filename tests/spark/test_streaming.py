@@ -192,7 +192,7 @@ def test_a_recreated_topic_is_data_loss(topics: TopicsCluster, tmp_path: Path) -
     delete_topic(topics.kafka, "stream-anew")
     create_topic(topics.kafka, "stream-anew", PARTITIONS)
     filled(topics, "stream-anew", 100, seed=9)
-    with pytest.raises(StreamingQueryException, match="topic stream-anew was deleted and made again"):
+    with pytest.raises(StreamingQueryException, match="topic stream-anew was deleted and recreated"):
         runs.available_now()
     before = len(runs.rows)
     runs.available_now(failOnDataLoss=False)

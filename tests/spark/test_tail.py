@@ -79,7 +79,7 @@ def test_the_ends_are_the_high_watermarks(kafka: str) -> None:
 
 
 def test_a_recreated_topic_is_not_the_tail(kafka: str) -> None:
-    with pytest.raises(TopicReplacedError, match="deleted and made again"):
+    with pytest.raises(TopicReplacedError, match="deleted and recreated"):
         list(read_split(tail(kafka, "zstd", 0, 300, topic_id=uuid.uuid4().bytes), COLUMNS))
 
 

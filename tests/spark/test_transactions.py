@@ -94,7 +94,7 @@ def test_the_audit_counts_what_transactions_leave_out(topics: TopicsCluster) -> 
         "problem_count": 0,
     }
     said = CliRunner().invoke(spark_app, words, catch_exceptions=False).stdout
-    assert "; 20 aborted records and 8 control batches are not among them" in said
+    assert "; 20 aborted records and 8 control batches are not included" in said
 
 
 @contextmanager

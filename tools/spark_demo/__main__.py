@@ -25,8 +25,8 @@ from ponor_cli.clients.image_reader import image_of
 from ponor_cli.local.cluster_file import ClusterFile
 from ponor_spark.java import prepare
 from ponor_spark.jobs.profile.picture import draw
+from ponor_spark.jobs.profile.report import print_profile
 from ponor_spark.jobs.profile.topic_profile import TopicProfile, profile
-from ponor_spark.jobs.profile.words import print_profile
 from rich.console import Console
 
 from tools.demo.__main__ import running_cluster

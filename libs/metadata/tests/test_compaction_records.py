@@ -200,7 +200,7 @@ def test_an_object_that_was_never_committed_is_not_pinned_by_a_lease() -> None:
     ("records", "words"),
     [
         ([snapshot_leased(1, 1 << 20, 0)], "not below the present index"),
-        ([snapshot_leased(1, 1, 1 << 40, 1 << 41)], "above the cluster time"),
+        ([snapshot_leased(1, 1, 1 << 40, 1 << 41)], "after the cluster time"),
         ([snapshot_leased(1, 1, 0), snapshot_leased(1, 1, 0)], "was assigned before"),
         ([snapshot_leased(1, 1, 0, 10), snapshot_renewed(1, 10)], "does not extend the lease"),
         ([snapshot_renewed(1, 10)], "has ended or does not exist"),

@@ -79,7 +79,7 @@ def play(
     may_put: Callable[[dict[Any, Any], Any], bool],
     indexes: Iterable[tuple[Index[Any, Any], Iterable[Any]]],
 ) -> None:
-    """Rows are put, numbers deleted."""
+    """Apply changes to a table and to a dict, and compare them: a row is put, a number is deleted."""
     model: dict[Any, Any] = {}
     for change in changes:
         if not isinstance(change, int):

@@ -281,7 +281,7 @@ async def test_a_log_closed_without_further_need_waits_for_its_copies_before_it_
     rig.store = store
     wal = await rig.opened()
     await append(wal, record(0))[1]
-    closing = asyncio.ensure_future(wal.close(needless=True))
+    closing = asyncio.ensure_future(wal.close(unneeded=True))
     await asyncio.sleep(0.01)
     assert store.objects, "not deleted yet"
     store.let_go.set()

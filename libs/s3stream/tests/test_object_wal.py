@@ -174,7 +174,7 @@ async def test_a_slot_of_another_process_ends_the_log(rig: ObjectWalRig, kind: S
         assert why in str(each)
     with pytest.raises(StorageFailedError, match=why):
         append(wal, record(4))
-    await wal.close(needless=True)
+    await wal.close(unneeded=True)
     assert wal.name in rig.cluster.wals, "left to its recoverer"
 
 

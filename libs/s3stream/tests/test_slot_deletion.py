@@ -18,7 +18,7 @@ CALL_S = 0.2
 
 
 class SlowStore(MemoryObjectStore):
-    """A store whose deletions take time; records when each came."""
+    """A store whose deletions take time. It records when each deletion began."""
 
     def __init__(self, clock: InstantClock) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ class SeedResult:
 
     Attributes:
         failure: empty when all invariants held.
-        minimal: a smaller part of the faults with the same failure; None if it was not searched.
+        minimal: a smaller part of the faults with the same failure; None if no smaller part was searched for.
         minimal_failure: the failure of the run with `minimal`.
     """
 
@@ -61,7 +61,7 @@ def run_seed(
     small: bool = True,
     has_transactions: bool | None = None,
 ) -> SeedResult:
-    """Run a seed. If it fails and `small` is true, search the smallest schedule with the same failure.
+    """Run a seed. If it fails and `small` is true, search for the smallest schedule with the same failure.
 
     If `has_transactions` is False, the run has no transactional clients, even if the seed draws some.
     """
@@ -123,8 +123,8 @@ def _signature(failure: str) -> str:
 def minimise(
     numbers: Sequence[int], fails: Callable[[Sequence[int]], bool], *, tries_max: int
 ) -> tuple[int, ...]:
-    """Return a part of `numbers` that fails. The part is minimal unless the tries ran out: without any one of
-    its numbers it no longer fails.
+    """Return a part of `numbers` that fails. Unless the tries ran out, the part is minimal: it no longer
+    fails if any one of its numbers is removed.
 
     This is delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input",
     2002).

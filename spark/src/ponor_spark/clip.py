@@ -1,4 +1,4 @@
-"""Parts of a partition in Kafka offsets, shared by planning, decoding and tails.
+"""Ranges of Kafka offsets of a partition. Planning, decoding and reads of the tail share them.
 
 Planning runs without Arrow, so this module does not import it.
 """

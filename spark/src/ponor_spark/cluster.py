@@ -212,8 +212,9 @@ class ClusterReader:
                 if self._clock.monotonic_ns() - leased_ns >= lease.ttl_ms * 1_000_000:
                     raise
                 raise StoredDataError(
-                    f"store: {error.__cause__}, and the cluster's metadata name it; correct the option store"
-                    " if it is given, or restore the object (`ponor object verify` checks all objects)"
+                    f"store: {error.__cause__}. The cluster's metadata refer to it; correct the"
+                    " option store if you set it, or restore the object (`ponor object verify` checks all"
+                    " objects)"
                 ) from error
             except PartitionBehindError as error:
                 if self._clock.monotonic_ns() >= deadline_ns:

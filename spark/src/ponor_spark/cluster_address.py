@@ -111,8 +111,9 @@ def _from_directory(directory: str) -> ClusterAddress:
         )
     except OSError as error:
         raise OptionError(
-            f"data: {path} cannot be read ({error.strerror}); give the directory that `ponor up --data` runs"
-            " in"
+            f"data: {path} cannot be read ({error.strerror}); give the data directory of `ponor up`"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise OptionError(f"data: {path} describes no cluster; give the directory of `ponor up`") from error
+        raise OptionError(
+            f"data: {path} describes no cluster; give the data directory of `ponor up`"
+        ) from error

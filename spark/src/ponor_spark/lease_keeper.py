@@ -91,7 +91,7 @@ class LeaseKeeper:
         leases = sorted(self.notes.noted(), key=lambda lease: (-lease.used_ns, lease.path))
         for lease in leases[LEASES_MAX:]:
             LOG.warning(
-                "snapshot lease %d is not renewed any more: this session loaded %d times since the"
+                "snapshot lease %d is no longer renewed: this session loaded %d times since the"
                 " last use of the lease",
                 lease.lease_id,
                 LEASES_MAX,
@@ -118,7 +118,7 @@ class LeaseKeeper:
             self._renewed_at_ns[lease.path] = self._clock.monotonic_ns()
         except OperationError as error:
             # Do not retry a refused renewal: it would be refused until the session ends.
-            LOG.warning("snapshot lease %d is not renewed any more: %s", lease.lease_id, error)
+            LOG.warning("snapshot lease %d is no longer renewed: %s", lease.lease_id, error)
             self.notes.forget(lease.lease_id, lease.controllers)
         except NoControllerError as error:
             LOG.warning(

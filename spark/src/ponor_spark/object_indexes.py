@@ -188,8 +188,8 @@ class ObjectIndexes(AbstractContextManager["ObjectIndexes"]):
             return lease_over(self._lease_id, f"object {key} is gone")
         if isinstance(error, ObjectStoreRefusedError):
             return ClusterUnreachableError(
-                f"object store refuses: {error}; give the driver a role or AWS_* in its environment, and"
-                " check the option store"
+                f"object store refused the request: {error}; give the driver a role or AWS_* in its"
+                " environment, and check the option store"
             )
         if isinstance(error, ObjectCorruptError):
             return StoredDataError(f"object is damaged: {error}; `ponor object verify {key}` shows details")

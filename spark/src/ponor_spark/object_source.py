@@ -71,13 +71,13 @@ class DirectorySource:
         except FileNotFoundError as error:
             if not self._objects.is_dir():
                 raise ObjectStoreRefusedError(
-                    f"{self._objects}: no such directory; it has to be one that driver and executors see"
-                    " under this name"
+                    f"{self._objects}: no such directory; it must exist under this path at the driver"
+                    " and at all executors"
                 ) from error
             raise ObjectNotFoundError(f"{path}: no such object") from error
         except PermissionError as error:
             raise ObjectStoreRefusedError(
-                f"{path}: {error.strerror}; check the rights of the executors"
+                f"{path}: {error.strerror}; check the permissions of the executors"
             ) from error
         except OSError as error:
             raise ObjectStoreUnavailableError(f"{path}: {error.strerror}") from error

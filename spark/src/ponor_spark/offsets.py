@@ -157,7 +157,7 @@ def _present(
     if start < each.log_start_offset and start < end:
         _lose(
             options,
-            f"{name} begins at {each.log_start_offset}, above the wanted offset {start}: retention or"
+            f"{name} begins at {each.log_start_offset}, above the requested offset {start}: retention or"
             " DeleteRecords deleted the offsets in between",
             logged,
         )
@@ -169,7 +169,9 @@ def _present(
             if options.tail is Tail.BROKER
             else " (only uploaded records are read; tail=broker also reads records that are not uploaded yet)"
         )
-        _lose(options, f"{name} ends at {readable}, below the wanted offset {max(start, end)}{ahead}", logged)
+        _lose(
+            options, f"{name} ends at {readable}, below the requested offset {max(start, end)}{ahead}", logged
+        )
         end = min(end, readable)
     return OffsetRange(each.topic, each.partition, start, max(start, end))
 
@@ -244,7 +246,7 @@ def _at_time(
         )
     if is_start and not options.no_match_is_latest:
         raise OptionError(
-            f"{option}: no record of {name} is at or after {timestamp_ms}; name an earlier time, or set"
+            f"{option}: no record of {name} is at or after {timestamp_ms}; give an earlier time, or set"
             " startingOffsetsByTimestampStrategy to latest"
         )
     return each.readable_end_offset
@@ -266,7 +268,7 @@ def _require_all(snapshot: Snapshot, named: Mapping[str, Mapping[int, int]], opt
             " earliest offset, -1 the latest)"
         )
     for other in sorted(given - wanted):
-        raise OptionError(f"{option}: {other[0]} {other[1]} is not read by this query; leave it out")
+        raise OptionError(f"{option}: {other[0]} {other[1]} is not read by this query; remove it")
 
 
 def _each(partitions: Iterable[PartitionSnapshot], value: Callable[[PartitionSnapshot], int]) -> Offsets:

@@ -75,7 +75,7 @@ def one_of(option: str, value: str, allowed: Sequence[str]) -> str:
     """Parse one of the allowed keywords, case-insensitive."""
     found = value.strip().lower()
     if found not in allowed:
-        raise OptionError(f"{option}: {value!r} is not known; write one of {', '.join(allowed)}")
+        raise OptionError(f"{option}: {value!r} is not a valid value; write one of {', '.join(allowed)}")
     return found
 
 
@@ -105,7 +105,9 @@ def partitions_json(option: str, value: str) -> dict[str, tuple[int, ...]]:
     try:
         return {topic: tuple(sorted(set(map(_partition, wanted)))) for topic, wanted in content.items()}
     except (TypeError, ValueError):
-        raise OptionError(f'{option}: partitions are numbers from 0 on; write {{"topic": [0, 1]}}') from None
+        raise OptionError(
+            f'{option}: partitions are numbers, starting at 0; write {{"topic": [0, 1]}}'
+        ) from None
 
 
 def offsets_json(option: str, value: str, minimum: int = OFFSET_EARLIEST) -> Offsets:

@@ -187,7 +187,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> Options:
             raise OptionError(f"{name}: a stream has no end; remove it, or use spark.read")
     for name in () if streaming else STREAM_ONLY:
         if name in given:
-            raise OptionError(f"{name}: a batch has no triggers; remove it, or use spark.readStream")
+            raise OptionError(f"{name}: a batch query has no triggers; remove it, or use spark.readStream")
     topics = _topics(given)
     rest = {field: read(name, given[name]) for name, (field, read) in _READ.items() if name in given}
     found = Options(
@@ -218,7 +218,7 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
                 )
         elif not _WITHOUT_MEANING.fullmatch(name):
             raise OptionError(
-                f"{written}: there is no such option; remove it (there are {', '.join(OPTIONS)})"
+                f"{written}: there is no such option; remove it (the options are {', '.join(OPTIONS)})"
             )
     return given
 
@@ -228,7 +228,7 @@ def _topics(given: Mapping[str, str]) -> TopicChoice:
     if not choices:
         raise OptionError("subscribe: no topic is named; give one of subscribe, subscribePattern and assign")
     if len(choices) > 1:
-        raise OptionError(f"{choices[0]}: {' and '.join(choices)} exclude each other; keep one of them")
+        raise OptionError(f"{choices[0]}: {' and '.join(choices)} are mutually exclusive; keep one of them")
     value = given[choices[0]]
     match choices[0]:
         case "assign":

@@ -1,4 +1,4 @@
-"""The classes of pyspark that this member builds on, with types.
+"""The classes of pyspark that this package uses, with types.
 
 pyspark may be absent during type checking, and an untyped class cannot be a base class. This module declares
 the part of its API that is used here. At run time these are pyspark's own classes; all other modules import
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         def __init__(self, value: Any) -> None: ...
 
     class DataSourceReader:
-        """A batch read, planned in a worker of the driver and executed by executors."""
+        """A batch read: a Python worker at the driver plans it, and executors run its tasks."""
 
         def pushFilters(self, filters: list[Any]) -> Iterable[Any]: ...  # noqa: N802 - Spark's name
         def partitions(self) -> Sequence[InputPartition]: ...
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         def __init__(self, min_rows: int) -> None: ...
 
     class DataSourceStreamReader:
-        """A streaming read: its offsets live in a worker of the driver for the whole query."""
+        """A streaming read: a Python worker at the driver keeps its offsets for the whole query."""
 
     class SupportsTriggerAvailableNow:
         """Marker of readers that support a final offset."""

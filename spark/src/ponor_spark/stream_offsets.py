@@ -80,9 +80,9 @@ def same_topics(start: StreamOffsets, snapshot: Snapshot, *, fail_on_data_loss: 
     ]
     if replaced and fail_on_data_loss:
         raise DataLossError(
-            f"failOnDataLoss: topic {replaced[0]} was deleted and made again since the query's last batch,"
+            f"failOnDataLoss: topic {replaced[0]} was deleted and recreated since the query's last batch,"
             " and its records are lost;"
-            " begin with a new checkpoint, or set failOnDataLoss to false to go on at the new topic's"
+            " begin with a new checkpoint, or set failOnDataLoss to false to continue at the new topic's"
             " earliest offset"
         )
     kept = {topic: offsets for topic, offsets in start.offsets.items() if topic not in replaced}

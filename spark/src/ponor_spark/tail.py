@@ -94,8 +94,9 @@ def read_tail(split: TailSplit, sink: BatchSink) -> Iterator[None]:
             empty = empty + 1 if offset == before else 0
             if empty > EMPTY_ANSWERS_MAX:
                 raise StoredDataError(
-                    f"tail=broker: {clip.topic} {clip.partition}: the broker returns nothing at offset"
-                    f" {offset} of {clip.end_offset}; read with tail=committed, or load() again"
+                    f"tail=broker: {clip.topic} {clip.partition}: the broker returned no records at offset"
+                    f" {offset}, although the range ends at {clip.end_offset}; read with tail=committed, or"
+                    " load() again"
                 )
 
 

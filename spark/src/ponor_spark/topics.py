@@ -99,7 +99,7 @@ def _count(option: str, topic: str, partition_counts: Mapping[str, int]) -> int:
     count = partition_counts.get(topic)
     if count is None:
         raise TopicMissingError(
-            f"{option}: there is no topic {topic}; correct the name, or create it (`ponor topic list` shows"
-            " what there is)"
+            f"{option}: there is no topic {topic}; correct the name, or create it (`ponor topic list` lists"
+            " the topics)"
         )
     return count

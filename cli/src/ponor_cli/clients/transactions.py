@@ -121,7 +121,7 @@ def list_ids(brokers: Brokers, filters: Filters) -> list[ListedId]:
         call = partial(brokers.of(node_id).call, request, ListTransactionsResponse)
         response = _repeated(call, lambda response: response.error_code)
         if response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION:
-            raise CommandError(f"--id-pattern {filters.pattern}: not a valid regular expression of RE2")
+            raise CommandError(f"--id-pattern {filters.pattern}: not a valid RE2 regular expression")
         if response.error_code != ErrorCode.NONE:
             raise CommandError(
                 f"broker {node_id} cannot list transactions: {error_name(response.error_code)};"

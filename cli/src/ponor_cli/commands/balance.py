@@ -41,7 +41,7 @@ def balance(
 ) -> None:
     """See BALANCE_HELP."""
     if pause + resume + explain > 1:
-        raise CommandError("--explain, --pause and --resume exclude each other; give one of them")
+        raise CommandError("--explain, --pause and --resume are mutually exclusive; give one of them")
     controllers = find_cluster(data, bootstrap).controllers
     if pause or resume:
         ask_cluster(controllers, lambda client: client.pause_balancer(pause, timeout_s=ANSWER_S_MAX))
@@ -63,7 +63,7 @@ def balance(
 
 
 def describe_balance(answer: wire.BalanceDescription) -> tuple[Row, list[Row], dict[str, list[Row]]]:
-    """Return facts, a row per broker, and the proposed and recent moves."""
+    """Return the state of the balancer, a row per broker, and the proposed and recent moves."""
     facts = {
         "paused": answer.paused,
         "brokers_wanted": answer.brokers_wanted,

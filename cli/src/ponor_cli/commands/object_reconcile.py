@@ -85,7 +85,7 @@ async def one_round(cluster: ClusterAddress, settings: GcSettings) -> ReconcileR
     except NOT_NOW as error:
         where = f"object store {cluster.object_store}: " if isinstance(error, ObjectStoreError) else ""
         raise CommandError(
-            f"{where}{error}; run the command again, the objects deleted so far stay deleted"
+            f"{where}{error}; run the command again; the objects deleted so far stay deleted"
         ) from error
 
 

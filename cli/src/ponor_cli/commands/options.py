@@ -26,4 +26,4 @@ ControllersOption = Annotated[
         "--controllers", metavar="HOST:PORT,...", help="Controllers, instead of --data or --bootstrap."
     ),
 ]
-OutputOption = Annotated[OutputFormat, typer.Option("-o", "--output", help="How to print.")]
+OutputOption = Annotated[OutputFormat, typer.Option("-o", "--output", help="Output format.")]

@@ -29,7 +29,7 @@ partition_app = typer.Typer(
     help="Show the leaders of partitions, and move partitions.", no_args_is_help=True, add_completion=False
 )
 
-MOVE_HELP = """Move partitions to another broker. No data is copied: clients see a pause below a
+MOVE_HELP = """Move partitions to another broker. No data is copied: clients see a pause of less than a
 second, and no error.
 
 BROKER is a node id (`ponor cluster info` shows them), or a broker number of this `ponor up`.
@@ -116,7 +116,7 @@ def already_there(topic: str, partitions: list[int], target_id: int) -> str:
     cool-down starts, so the balancer may move them at any time.
     """
     return (
-        f"{_names(topic, partitions)} already led by {target_id}, nothing moves; "
+        f"{_names(topic, partitions)} already led by {target_id}: nothing to move; "
         "the balancer may move them later (`ponor cluster balance --pause` stops it)"
     )
 

@@ -163,7 +163,7 @@ def consume(
     if from_beginning and offset is not None:
         raise CommandError("--from-beginning and --offset both set the start; give one of them")
     if group is not None and partition:
-        raise CommandError("--group assigns the partitions; leave --partition out")
+        raise CommandError("--group assigns the partitions; remove --partition")
     wanted = Consumption(
         start="earliest" if from_beginning else offset,
         partitions=partition or [],

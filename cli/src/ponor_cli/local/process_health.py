@@ -13,8 +13,8 @@ CONCURRENCY_MAX: Final = 32
 
 
 def describe_processes(cluster: ClusterFile) -> list[dict[str, Any]]:
-    """Return a row per process. A process that is "serving" in `cluster.json` may not
-    be ready, or may not answer.
+    """Return a row per process. A process that is "serving" in `cluster.json` is not necessarily ready, and
+    may fail to answer.
     """
     with ThreadPoolExecutor(max_workers=CONCURRENCY_MAX) as pool:
         states = pool.map(_state_now, cluster.processes)

@@ -95,7 +95,7 @@ def parse_json(line: bytes, number: int, headers: HeaderList) -> TextRecord:
             raise TypeError("it is not an object")
         unknown = [name for name in content if name not in _KNOWN]
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is not known; the names are {', '.join(_KNOWN)}")
+            raise ValueError(f"unknown field {unknown[0]!r}; the fields are {', '.join(_KNOWN)}")
         own = content.get("headers") or []
         pairs = list(own.items()) if isinstance(own, dict) else [(name, value) for name, value in own]
         for name, _ in pairs:
@@ -108,7 +108,7 @@ def parse_json(line: bytes, number: int, headers: HeaderList) -> TextRecord:
             _whole(content, "timestamp"),
         )
     except (ValueError, TypeError, RecursionError) as error:
-        raise CommandError(f"line {number}: not a record in JSON: {error}") from error
+        raise CommandError(f"line {number} is not a JSON record: {error}") from error
 
 
 def render(

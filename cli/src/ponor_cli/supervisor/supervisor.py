@@ -237,7 +237,7 @@ class Supervisor:
         """
         if not self._others_serve(child):
             raise CommandError(
-                f"{child.title} cannot be removed: no other broker serves and could take its"
+                f"{child.title} cannot be removed: no other broker can take its"
                 " partitions; `ponor node add broker` adds one"
             )
         child.wanted = False

@@ -85,7 +85,7 @@ def encode_versioned(message: Message, version: int) -> bytes:
 def decode_versioned(message_class: type[M], buf: Buffer) -> tuple[M, int]:
     """Decode the output of `encode_versioned`. Returns the message and its version.
 
-    A newer version is decoded as the newest known one, which these formats guarantee to work. Raises
+    A newer version is decoded as the newest known version; these formats guarantee that this works. Raises
     KafkaWireError for malformed input.
     """
     if len(buf) < 2:
@@ -113,7 +113,7 @@ def response_class(api_key: int) -> type[Message]:
 def _decoder(message_class: type[Message], version: int) -> tuple[bool, Decoder]:
     """Return whether the decoder needs bytes as input, and the decoder.
 
-    Callers need `type: ignore`: mypy takes the classes for unhashable because their instances are.
+    Callers need `type: ignore`: mypy assumes that the classes are unhashable because their instances are.
     """
     if not message_class.VERSION_MIN <= version <= message_class.VERSION_MAX:
         raise KafkaWireError(_unknown_version(message_class, version))

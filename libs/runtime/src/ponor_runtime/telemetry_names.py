@@ -299,7 +299,7 @@ METRICS: Final[dict[str, Metric]] = {
                                                                           " recovery"),
     "ponor_controller_wal_recoveries": Metric(GAUGE, "logs", (), "Write-ahead logs in the store whose owner"
                                                                  " is gone and that are not recovered yet"),
-    "ponor_controller_drain_moves_total": Metric(COUNTER, "moves", (), "Moves started by draining brokers"),
+    "ponor_controller_drain_moves_total": Metric(COUNTER, "moves", (), "Moves started to drain brokers"),
     "ponor_controller_snapshots_total": Metric(COUNTER, "snapshots", (), "Snapshots of the image written to disk"),
     "ponor_controller_subscriber_divergences_total": Metric(
         COUNTER,

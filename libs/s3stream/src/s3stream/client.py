@@ -26,7 +26,7 @@ from s3stream.stream import Stream
 from s3stream.wal import WriteAheadLog
 
 CALLS_IN_FLIGHT_MAX: Final = 4
-"""Groups of streams that a closing client lets the controller close at the same time."""
+"""Maximum number of concurrent calls with which a closing client closes groups of streams."""
 
 
 class StreamClient:
@@ -130,7 +130,7 @@ class StreamClient:
         return [self._open[stream_id] for stream_id, _ in wanted]
 
     def held(self, stream_id: StreamId) -> Stream | None:
-        """Return the stream if it is open here and no close of it has completed; otherwise None."""
+        """Return the stream if it is open here, or is still being closed; otherwise None."""
         return self._open.get(stream_id)
 
     async def read_together(
@@ -139,8 +139,8 @@ class StreamClient:
         """Read small amounts of many open streams, given as (id, start offset), from objects.
         Adjacent data is read with one GET.
 
-        A result may be empty or shorter than a result of `Stream.fetch`, for any reason. The caller
-        then calls `fetch`, which returns the data or raises the error.
+        A result may be empty, or shorter than a result of `Stream.fetch` would be. The caller then calls
+        `fetch`, which returns the data or raises the error.
         """
         uploaded: list[tuple[int, tuple[StreamId, int, int]]] = []
         for number, (stream_id, start_offset) in enumerate(parts):
@@ -209,7 +209,7 @@ class StreamClient:
             self._storage.trim_wal()
         await self._storage.stop()
         await self._reader.close()
-        await self._wal.close(needless=closed)
+        await self._wal.close(unneeded=closed)
         return closed
 
     async def _upload_all(self, timeout_ms: int | None) -> bool:

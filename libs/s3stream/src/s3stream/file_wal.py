@@ -139,6 +139,6 @@ class FileWal:
         del recorded_sequence  # no other node reads this log
         self._journal.trim(before_sequence)
 
-    async def close(self, *, needless: bool = False) -> None:
-        del needless  # the next start opens this log again in any case
+    async def close(self, *, unneeded: bool = False) -> None:
+        del unneeded  # the next start opens this log again in any case
         await self._journal.close()

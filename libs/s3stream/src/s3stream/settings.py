@@ -45,8 +45,8 @@ _CACHE_PARTS_PER_UPLOAD: Final = 3
 class PacingBounds:
     """Bounds of the object WAL's puts.
 
-    A slot of `slot_bytes_wanted` is put without the gap between two puts, because it gains nothing by
-    waiting; a slot of `slot_bytes_max` does not wait for the request budget either.
+    A slot of at least `slot_bytes_wanted` bytes does not wait for the gap between two puts, because it would
+    not gain anything. A slot of `slot_bytes_max` bytes does not wait for the request budget either.
     """
 
     requests_per_s_max: float
@@ -200,7 +200,7 @@ class StorageSettings:
         0.1,
         within=(0.0, 1.0),
         unit="puts/put",
-        doc="Object WAL: share of puts that may be hedged, that is repeated when they take longer "
+        doc="Object WAL: share of puts that may be hedged, that is, repeated when they take longer "
         "than 40 ms and 2.25 times the median. Hedged puts use only budget that would "
         "otherwise be unused. 0: no hedging.",
     )

@@ -139,9 +139,7 @@ class Stream:
         if self._refuses_appends and (self._ended or not self._storage.hooks_running):
             raise StreamClosedError(f"stream {self._state.stream_id} at epoch {self._state.epoch} is closed")
         if not 0 < count <= RECORD_COUNT_MAX or self._state.next_offset > OFFSET_MAX - count:
-            raise ValueError(
-                f"stream {self._state.stream_id}: a record with a count of {count} is not possible here"
-            )
+            raise ValueError(f"stream {self._state.stream_id}: a record cannot have {count} offsets here")
         self._storage.append(self._state, payload, count, max_timestamp, min_timestamp, on_durable)
 
     def fetch_cached(self, start_offset: int, max_bytes: int) -> list[StreamRecord] | None:

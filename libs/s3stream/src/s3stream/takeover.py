@@ -132,7 +132,7 @@ class _Takeover:
                 if self._manager.streams_of(self._wal.name) == owned:
                     raise
                 LOG.warning("recovery of %s restarts: %s", self._wal.name, error)
-        raise WalNotHeldError(f"{self._wal.name}: other processes recover this log again and again; gave up")
+        raise WalNotHeldError(f"{self._wal.name}: other processes repeatedly recovered this log; giving up")
 
     async def _round(self, owned: list[StreamState]) -> RecoveryReport:
         clock, settings = self._runtime.clock, self._settings

@@ -123,10 +123,10 @@ class WriteAheadLog(Protocol):
         """
         ...
 
-    async def close(self, *, needless: bool = False) -> None:
+    async def close(self, *, unneeded: bool = False) -> None:
         """Finish pending writes and leave a clean end.
 
         Args:
-            needless: everything is uploaded and all streams are closed, so the log will not be read again.
+            unneeded: everything is uploaded and all streams are closed, so the log will not be read again.
         """
         ...

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 DUE_WITHIN_S: Final = 1e-6
-"""Larger than the resolution of a float after years of virtual seconds; otherwise a due timer might
-never count as due.
+"""Tolerance when timers are compared with the current time. It is larger than the resolution of a float after
+years of virtual time; otherwise a due timer might never count as due.
 """
 CANCELLED_TIMERS_MAX: Final = 100
 CANCELLED_SHARE_MAX: Final = 0.5
@@ -136,7 +136,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._thread = threading.get_ident()
         self._turn: list[asyncio.Handle] = []
-        """Callbacks that this iteration still has to run, the next one last."""
+        """Callbacks that this iteration still has to run, in reverse order."""
         self._shuffle = random.Random(f"loop {seed}").shuffle if shuffle else None
         self._paused: dict[Incarnation, None] = {}
         self.crashed_tasks: list[asyncio.Task[Any]] = []
@@ -190,7 +190,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             task.add_done_callback(lambda done: incarnation.tasks.pop(done, None), context=self.outside)
         return task
 
-    # Typeshed types the arguments by the callback's signature; this method passes them on unchecked.
+    # Typeshed's signature checks the arguments against the callback; this method passes them on unchecked.
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
@@ -309,8 +309,8 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             turn.append(timer)
 
     def _drop_cancelled_timers(self) -> None:
-        """Drop the cancelled timers at the head; drop all cancelled timers when they are the majority of many
-        timers.
+        """Drop the cancelled timers at the head of the heap. If there are many timers and most of them are
+        cancelled, drop all cancelled timers.
         """
         scheduled = self._scheduled
         if (

@@ -48,7 +48,7 @@ class Serving:
     """The lease of one broker.
 
     Attributes:
-        refusal: why this broker may not answer, as of the last check; None while it may.
+        refusal: why this broker must not answer, as of the last check; None while it may answer.
         epoch: number of withdrawals. An answer computed in an earlier epoch must not be sent.
         listeners: called after `refusal` changed: with True if permission was withdrawn.
     """
@@ -112,7 +112,7 @@ class Serving:
         if self.refusal is None:
             return
         self.refusal = None
-        LOG.info("the metadata are current again; this broker answers")
+        LOG.info("the metadata are current again; this broker answers again")
         self._tell(withdrawn=False)
 
     def _tell(self, *, withdrawn: bool) -> None:

@@ -1,4 +1,4 @@
-"""Expressions of clients, against Python's engine and with a count of steps."""
+"""Regular expressions of clients: compared with Python's engine, and with bounded steps and memory."""
 
 from __future__ import annotations
 

@@ -124,8 +124,8 @@ class GroupMachine(RuleBasedStateMachine):
         clients=st.lists(CLIENTS, min_size=1, max_size=4, unique=True),
         until=st.sampled_from(["joined", "synced", "stable"]),
     )
-    def clients_do_as_they_should(self, clients: list[str], until: str) -> None:
-        """Complete a rebalance, which random steps seldom do."""
+    def complete_a_rebalance(self, clients: list[str], until: str) -> None:
+        """Let all clients act correctly until a rebalance is complete. Random steps seldom reach this."""
         present = [m.client_id for m in self.membership.members()]
         for client in dict.fromkeys([*present, *clients]):
             self.join(client, ("range", "sticky"), anew=client not in present, old=True, rebalance_ms=5_000)

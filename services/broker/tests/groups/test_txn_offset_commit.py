@@ -42,7 +42,7 @@ VERSIONS = range(6)
 
 
 class FakeVerifier:
-    """Answers each question with `error`; `before` runs while the coordinator is asked."""
+    """Answers each verification with `error`. Calls `before` first, while the handler waits."""
 
     def __init__(self) -> None:
         self.error = ErrorCode.NONE
@@ -157,7 +157,7 @@ async def test_errors_of_the_transaction_coordinator(
     assert await client.fetched(require_stable=True) == (-1, ErrorCode.NONE)
 
 
-async def test_a_commit_whose_group_moves_meanwhile_is_not_written(client: Client) -> None:
+async def test_a_commit_whose_group_moves_during_verification_is_not_written(client: Client) -> None:
     world = client.world
     index = world.coordinator.shards.partition_of("g")
     client.verifier.before = lambda: world.close_partition(index)
@@ -330,7 +330,7 @@ def test_rows_restore_the_state() -> None:
 async def test_a_pending_offset_of_a_deleted_topic_is_removed_after_its_marker(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then, the groups are not searched again: a transaction may stay open for long."""
+    """Until then, the groups are not searched again: a transaction may stay open for a long time."""
     world = client.world
     world.topics["old"] = (UUID(int=7), 1)
     assert await client.commit(10, topic="old") is ErrorCode.NONE

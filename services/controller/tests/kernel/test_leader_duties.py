@@ -45,7 +45,7 @@ class Traced(Telemetry):
         return [(span.name, span.context.trace_id) for span in spans if span.context is not None]
 
 
-class Office:
+class DutyRig:
     """A leader with its drivers, over a ledger; the test controls time and commits."""
 
     def __init__(self, moving: Moving, settings: ControllerSettings | None = None) -> None:
@@ -67,84 +67,84 @@ class Office:
 
 
 @pytest.fixture
-def office() -> Office:
-    return Office(Moving(partitions=6))
+def rig() -> DutyRig:
+    return DutyRig(Moving(partitions=6))
 
 
-def test_duties_do_nothing_without_moves(office: Office) -> None:
-    assert (office.moves.step(), office.drains.step()) == (None, None)
+def test_duties_do_nothing_without_moves(rig: DutyRig) -> None:
+    assert (rig.moves.step(), rig.drains.step()) == (None, None)
 
 
-def test_the_controllers_step_is_in_the_trace_of_the_move(office: Office) -> None:
-    moving = office.moving
+def test_the_controllers_step_is_in_the_trace_of_the_move(rig: DutyRig) -> None:
+    moving = rig.moving
     moving.begin((0, moving.others()[0].node_id), traceparent=TRACEPARENT)
-    again_s = office.moves.step()
+    again_s = rig.moves.step()
     assert again_s is not None
     assert again_s <= 9.001, "a target may become silent before the timeout"
     moving.close()
-    office.pass_s(16)
-    office.moves.step()
-    (entry,) = office.leader.consensus.entries
+    rig.pass_s(16)
+    rig.moves.step()
+    (entry,) = rig.leader.consensus.entries
     (record,) = entry.batch.records
     assert record.partition_changed.traceparent == TRACEPARENT
-    assert office.telemetry.spans() == [], "it ends with the commit"
-    office.leader.commit()
+    assert rig.telemetry.spans() == [], "it ends with the commit"
+    rig.leader.commit()
     parent = TraceContext.parse(TRACEPARENT)
     assert parent is not None
-    assert office.telemetry.spans() == [("ponor.controller.move", parent.trace_id)]
-    assert dict(office.telemetry.counters("ponor_controller_move_interventions_total"))[("elected",)] == 1
+    assert rig.telemetry.spans() == [("ponor.controller.move", parent.trace_id)]
+    assert dict(rig.telemetry.counters("ponor_controller_move_interventions_total"))[("elected",)] == 1
 
 
-def test_a_wave_is_one_trace_with_all_its_moves(office: Office) -> None:
-    moving = office.moving
+def test_a_wave_is_one_trace_with_all_its_moves(rig: DutyRig) -> None:
+    moving = rig.moving
     source = moving.brokers[0]
     body = wire.SetDrain(node_id=source.node_id, draining=True)
     moving.ledger.do(source, set_drain=body)
-    assert office.drains.step() is not None
-    office.leader.commit()
+    assert rig.drains.step() is not None
+    rig.leader.commit()
     moves = list(moving.ledger.image[MOVES])
     assert [(move.source_id, move.cause, move.reason) for move in moves] == [
         (source.node_id, MoveCause.DRAIN, f"broker {source.node_id} is draining")
     ] * 2
-    ((name, trace_id),) = office.telemetry.spans()
+    ((name, trace_id),) = rig.telemetry.spans()
     assert name == "ponor.controller.drain"
     contexts = [TraceContext.parse(move.traceparent) for move in moves]
     assert [context.trace_id for context in contexts if context] == [trace_id] * 2
-    assert office.drains.step() is not None
-    assert office.leader.consensus.entries == [], "they are on their way"
+    assert rig.drains.step() is not None
+    assert rig.leader.consensus.entries == [], "they are on their way"
 
 
-def test_a_drain_does_not_repeat_a_cancelled_move_immediately(office: Office) -> None:
+def test_a_drain_does_not_repeat_a_cancelled_move_immediately(rig: DutyRig) -> None:
     """The reason of a cancellation usually lasts, such as a failing store: an immediate repeat
     would be cancelled too.
     """
-    moving = office.moving
+    moving = rig.moving
     source = moving.brokers[0]
     moving.ledger.do(source, set_drain=wire.SetDrain(node_id=source.node_id, draining=True))
-    office.drains.step()
-    office.leader.commit()
+    rig.drains.step()
+    rig.leader.commit()
     numbers = [move.partition for move in moving.ledger.image[MOVES]]
     moving.cancel(*numbers, caller=source, reason="the store refuses")
-    assert office.drains.step() == pytest.approx(RETRY_S)
-    assert office.leader.consensus.entries == []
-    office.pass_s(1.1)
-    office.drains.step()
-    office.leader.commit()
+    assert rig.drains.step() == pytest.approx(RETRY_S)
+    assert rig.leader.consensus.entries == []
+    rig.pass_s(1.1)
+    rig.drains.step()
+    rig.leader.commit()
     assert [move.partition for move in moving.ledger.image[MOVES]] == numbers
 
 
-def test_a_drain_waits_for_a_target(office: Office) -> None:
-    moving = office.moving
+def test_a_drain_waits_for_a_target(rig: DutyRig) -> None:
+    moving = rig.moving
     source = moving.brokers[0]
     moving.ledger.do(source, set_drain=wire.SetDrain(node_id=source.node_id, draining=True))
     for _ in range(10):
-        office.leader.clock.ns += int(3e9)
-        office.activity.heard(source.node_id)
-    assert office.drains.step() == RETRY_S, "all others are silent"
-    assert office.leader.consensus.entries == []
-    office.pass_s(0)
-    office.drains.step()
-    assert len(office.leader.consensus.entries) == 1
+        rig.leader.clock.ns += int(3e9)
+        rig.activity.heard(source.node_id)
+    assert rig.drains.step() == RETRY_S, "all others are silent"
+    assert rig.leader.consensus.entries == []
+    rig.pass_s(0)
+    rig.drains.step()
+    assert len(rig.leader.consensus.entries) == 1
 
 
 def test_a_leaving_broker_is_answered_before_it_loses_its_rights() -> None:
@@ -212,7 +212,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 async def test_a_duty_runs_at_the_leader_when_it_is_woken() -> None:
-    office: Any = Succession()
+    rig: Any = Succession()
     looks: list[float | None] = []
     answers: list[float | OperationError | None] = [
         None,
@@ -230,19 +230,19 @@ async def test_a_duty_runs_at_the_leader_when_it_is_woken() -> None:
         looks.append(answer)
         return answer
 
-    duty = LeaderDuty(step, office, office, ShortClock())
+    duty = LeaderDuty(step, rig, rig, ShortClock())
     running = asyncio.create_task(duty.run())
     try:
         duty.wake()
         await asyncio.sleep(0.1)
         assert looks == [], "another one leads"
-        office.lead(True)
+        rig.lead(True)
         await _until(lambda: len(looks) == 1)
         duty.wake()
         await _until(lambda: looks == [None, 0.001, None])
         duty.wake()
         await _until(lambda: len(looks) == 5)
-        office.lead(False)
+        rig.lead(False)
         duty.wake()
         await asyncio.sleep(0.1)
         assert len(looks) == 5
@@ -252,11 +252,11 @@ async def test_a_duty_runs_at_the_leader_when_it_is_woken() -> None:
 
 
 async def test_a_failing_duty_raises_its_error() -> None:
-    office: Any = Succession()
+    rig: Any = Succession()
 
     def step() -> float | None:
         raise OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, "a bug")
 
-    office.lead(True)
+    rig.lead(True)
     with pytest.raises(OperationError, match="a bug"):
-        await LeaderDuty(step, office, office, ShortClock()).run()
+        await LeaderDuty(step, rig, rig, ShortClock()).run()

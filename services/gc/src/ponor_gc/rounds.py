@@ -27,7 +27,8 @@ LOG: Final = logging.getLogger(__name__)
 RETRY_MS: Final = 600_000
 """Pause after a failed round, unless the interval is shorter."""
 JITTER: Final = 0.2
-"""Random share by which each interval varies, so that collectors that started together spread out."""
+"""Random share by which each interval varies, so that collectors that started together do not stay in step.
+"""
 NOT_NOW: Final = (ObjectStoreError, MetadataLagError, HistoryReplacedError, OperationError)
 
 

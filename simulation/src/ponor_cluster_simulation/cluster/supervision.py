@@ -1,7 +1,7 @@
-"""The supervisor of a simulated cluster: restarts ended processes; an end without a valid reason fails the
-run.
+"""The supervisor of a simulated cluster. It restarts processes that stopped. A stop without a valid reason
+fails the run.
 
-Valid reasons: an orderly stop, a fence, a disk error before the end, and damaged data at the start.
+Valid reasons: an orderly stop, a fenced broker, a disk error before the stop, and damaged data at the start.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ REFUSALS: Final = (
 )
 """Errors of a controller that refuses to start on its data."""
 FENCED: Final = (NodeFencedError, StorageFailedError)
-"""Errors with which a fenced broker ends; the controllers' answer or the fence in its log reveals the fence.
+"""Errors with which a fenced broker stops. It learns that it is fenced from the controllers' answer, or from
+the fence in its write-ahead log.
 """
 RESTART_S: Final = 0.3
 
@@ -37,7 +38,7 @@ class Supervisor:
     """Watches all processes of a run.
 
     Attributes:
-        refused: services that refused to start on a damaged disk; they stay down.
+        refused: services that refused to start on a damaged disk; they are not restarted.
     """
 
     def __init__(self, simulation: Simulation, cluster: SimCluster) -> None:

@@ -1,3 +1,3 @@
-"""Faults: drawn from the seed before a run begins, executed by an injector; a replay may execute only some of
-them.
+"""Faults. They are drawn from the seed before a run begins, and an injector executes them. A replay can
+execute a subset of them.
 """

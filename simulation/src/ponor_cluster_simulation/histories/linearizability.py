@@ -52,7 +52,7 @@ class Register:
             return operation.value
         if operation.kind == "read":
             return state if state == operation.value else REFUSED
-        assert operation.kind == "cas", f"a register does not know {operation.kind!r}"
+        assert operation.kind == "cas", f"a register has no operation {operation.kind!r}"
         return operation.value if state == operation.expected else REFUSED
 
     def without_effect(self, operations: Sequence[Operation]) -> set[int]:

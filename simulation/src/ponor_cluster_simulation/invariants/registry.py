@@ -46,7 +46,7 @@ INVARIANTS: Final = (
     Invariant(6, "applied <= committed <= last", "watch"),
     Invariant(
         7,
-        "a replica sends no answer and no vote before the state behind it is durable",
+        "a replica sends an answer or a vote only after the state that it depends on is durable",
         elsewhere=RAFT_SIMULATION,
     ),
     Invariant(8, "term and vote on disk never fall", elsewhere=RAFT_SIMULATION),
@@ -102,8 +102,8 @@ INVARIANTS: Final = (
     ),
     Invariant(
         31,
-        "a log in the store is opened once, trimmed forward, assigned to a recoverer after its owner's end,"
-        " and closed when none of its streams is open",
+        "a log in the store is opened once, its trim point only rises, it is assigned to a recoverer only"
+        " after its owner's epoch ended, and it is closed when none of its streams is open",
         "ledger",
     ),
     Invariant(
@@ -143,7 +143,8 @@ INVARIANTS: Final = (
     ),
     Invariant(
         39,
-        "streams and keys are created for existing partitions; in a quiescent cluster each belongs to one",
+        "streams and keys are created for existing partitions; in a quiescent cluster each stream and key"
+        " belongs to an existing partition",
         "ledger, judgement",
     ),
     Invariant(
@@ -153,7 +154,7 @@ INVARIANTS: Final = (
         "histories",
     ),
     Invariant(45, "no live broker is fenced because another process is absent", "run"),
-    Invariant(46, "the client of a connection closes it, also after an error", "judgement"),
+    Invariant(46, "the client closes each of its connections, even after an error", "judgement"),
     Invariant(
         47,
         "a voter that lost committed entries and then received a leader's message does not vote for a"
@@ -189,8 +190,8 @@ INVARIANTS: Final = (
     ),
     Invariant(
         54,
-        "a transaction's states and markers have one outcome, and no log has an entry of an older"
-        " epoch after one of a newer epoch",
+        "a transaction's states and markers have the same outcome, and no log has an entry of an older"
+        " epoch after an entry of a newer epoch",
         "histories",
     ),
     Invariant(
@@ -219,12 +220,12 @@ class Checks:
 
 
 def text_of(number: int) -> str:
-    """The text of an invariant."""
+    """Return the text of an invariant."""
     return next(each.text for each in INVARIANTS if each.number == number)
 
 
 def report(counts: Counter[int]) -> list[str]:
-    """Lines of a report: every invariant with its number of checks, or where it is proved."""
+    """Return a report's lines: every invariant with its number of checks, or with where it is proved."""
     lines = ["invariants (number of checks):"]
     for each in INVARIANTS:
         seen = f"{counts[each.number]:>10,}" if each.checked_by else " " * 9 + "-"

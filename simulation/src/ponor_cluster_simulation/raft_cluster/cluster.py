@@ -1,4 +1,4 @@
-"""A run of one Raft group: faults drawn from the seed, then their end, after which the group must recover."""
+"""A run of one Raft group. Faults are drawn from the seed. After the faults end, the group must recover."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LEADER_CRASH_MS_MAX: Final = 40.0
 BACKLOG_MAX: Final = 5_000
 """Maximum number of events that wait for a paused process; later events are lost."""
 VALIDATED: Final = 0.05
-"""Share of the calls after which the run validates the core. A validation reads the whole log."""
+"""Share of the calls after which the run validates the Raft core. A validation reads the whole log."""
 NEVER: Final = (
     "conflict with a committed entry",
     "second leader in one term",
@@ -80,7 +80,7 @@ class RaftCluster:
 
     @property
     def replicas(self) -> Mapping[ReplicaId, Replica]:
-        """All replicas, also stopped and retired ones."""
+        """All replicas, including stopped and retired ones."""
         return self._replicas
 
     def run(self) -> None:
@@ -103,7 +103,7 @@ class RaftCluster:
 
     def _story(self, what: str) -> str:
         lines = "\n".join(f"  {line}" for line in self.trace.tail()[-60:])
-        return f"seed {self.seed}: {what}\n{self.swarm}\nthe last events of {self.trace.events}:\n{lines}"
+        return f"seed {self.seed}: {what}\n{self.swarm}\n{self.trace.events} events, the last ones:\n{lines}"
 
     # --- recovery and judgement ---
 
@@ -281,7 +281,9 @@ class RaftCluster:
         self.timeline.after(length_ms, self.network.heal)
 
     def retire_removed(self) -> None:
-        """Stop about half of the removed replicas; the others continue and must not disturb the members."""
+        """Stop about half of the removed replicas, or all of them after the faults. The others continue and
+        must not disturb the members.
+        """
         for own in list(self._removed):
             replica = self._replicas[own]
             if self._chance.random() < 0.5 or self.faults.ended:

@@ -1,8 +1,8 @@
 """Decoder from Kafka record batches to Arrow batches.
 
-This module handles whole batches: checksums, control batches, aborted transactions, clips, times, bounded
-decompression. The compiled `kernel` decodes records (docs/design/spark.md#decoding has figures). Rows are
-those of a Kafka consumer.
+This module handles whole batches: checksums, control batches, aborted transactions, offset and time ranges,
+bounded decompression. The compiled `kernel` decodes records (docs/design/spark.md#decoding has figures). The
+rows are the records that a Kafka consumer receives.
 
 Offsets derive from a batch's position in its stream, not from its header, whose offset the checksum does not
 cover. A batch ends where its stream record ends; in a compacted partition the record also covers the gap
@@ -48,7 +48,7 @@ SCRATCH_BYTES: Final = 1 << 20
 """Initial buffer size, sufficient for most batches."""
 QUEUED_BYTES_MAX: Final = 64 << 20
 ALL_TIME_MS: Final = (INT64_MIN, INT64_MAX)
-"""Both inclusive."""
+"""Both ends are inclusive."""
 
 
 @dataclass(slots=True)
@@ -162,7 +162,7 @@ class BatchDecoder:
         self._decoding = None
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield as `take`, then the last, partial batch."""
+        """Yield the full batches like `take`, then the last batch, which may be partial."""
         yield from self.take()
         if self._rows.rows:
             yield self._arrow_batch()
@@ -184,7 +184,7 @@ class BatchDecoder:
             self._queued_bytes -= fed.size_bytes
 
     def _walk_block(self, records: BlockRecords) -> Iterator[pa.RecordBatch]:
-        """Let the kernel decode plain batches; handle each batch at which it stops."""
+        """Let the kernel decode plain batches, and handle each other batch, at which the kernel stops."""
         clip, rows = records.clip, self._rows
         bounds = (records.kafka_shift, clip.start_offset, clip.end_offset, self._start_ms, self._last_ms)
         while True:

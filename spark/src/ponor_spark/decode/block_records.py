@@ -40,7 +40,7 @@ class PlacedBatch(NamedTuple):
         if last_offset_delta < 0 or base < self.start_offset or end > INT64_MAX:
             place = f"the offsets [{self.start_offset}, {end})"
             raise KafkaWireError(
-                f"the batch has the last offset delta {last_offset_delta} and stands for {place}"
+                f"the batch has last offset delta {last_offset_delta}, which does not fit into {place}"
             )
         return base
 

@@ -48,10 +48,10 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
         ValueError: no column is chosen, one is chosen twice, or one is unknown; names it and the valid ones.
     """
     if not columns:
-        raise ValueError(f"no column is chosen; there are {', '.join(_BY_NAME)}")
+        raise ValueError(f"no column is chosen; the columns are {', '.join(_BY_NAME)}")
     for number, name in enumerate(columns):
         if name not in _BY_NAME:
-            raise ValueError(f"there is no column {name!r}; there are {', '.join(_BY_NAME)}")
+            raise ValueError(f"there is no column {name!r}; the columns are {', '.join(_BY_NAME)}")
         if name in columns[:number]:
             raise ValueError(f"the column {name!r} is chosen twice")
     return pa.schema([_BY_NAME[name] for name in columns])

@@ -1,7 +1,8 @@
-"""Command line of the jobs: `ponor spark`, in this process or under spark-submit.
+"""Command line of the jobs: `ponor spark`. A job runs in this process or under spark-submit.
 
-The `ponor` command finds it by the entry point "ponor.commands"; spark/jobs/*.py call the same functions.
-Errors are one line; if Spark wrapped an error of this package, the line is the original message.
+The `ponor` command finds this module through the entry point "ponor.commands". The scripts in spark/jobs call
+the same functions. An error is printed as one line. If Spark wrapped an error of this package, the line is
+the original message.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ DATA_DEFAULT: Final = "data"
 NAMES_A_CLUSTER: Final = ("kafka.bootstrap.servers", "data", "controllers")
 PROBLEMS_SHOWN_MAX: Final = 20
 WIDTH_WITHOUT_TERMINAL: Final = 200
-HELP = "Jobs on Spark that read topics straight from the objects."
+HELP = "Run Spark jobs that read topics directly from the object store."
 
 
 class OutputFormat(StrEnum):
@@ -47,7 +48,9 @@ spark_app = typer.Typer(
     name="spark", help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="one topic, or several separated by commas")]
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="one topic, or several topics separated by commas")
+]
 Bootstrap = Annotated[str, typer.Option("--bootstrap", metavar="HOST:PORT,…", help="Brokers of the cluster.")]
 Controllers = Annotated[
     str,
@@ -96,9 +99,8 @@ def profile_command(
     master: Master = None,
 ) -> None:
     """Count records, bytes, keys and sizes, by partition and by time."""
+    from ponor_spark.jobs.profile.report import as_json, print_profile
     from ponor_spark.jobs.profile.topic_profile import profile
-    from ponor_spark.jobs.profile.words import as_json as words
-    from ponor_spark.jobs.profile.words import print_profile
 
     source = _source(topic, bootstrap, controllers, data, option)
     with _one_line_errors():
@@ -108,11 +110,11 @@ def profile_command(
 
             check_kind(picture)
         if source.parsed(streaming=False).columns is not None:
-            raise OptionError("columns: a profile counts by all of them; leave the option out")
+            raise OptionError("columns: a profile needs all columns; remove this option")
         with _session("ponor profile", source, conf, master) as spark:
             found = profile(source.read(spark), topic)
         if output is OutputFormat.JSON:
-            _say(json.dumps(words(found), indent=2))
+            _say(json.dumps(as_json(found), indent=2))
         else:
             print_profile(found, _console())
         if picture is not None:
@@ -124,7 +126,8 @@ def profile_command(
 def parquet_command(
     topic: Topic,
     path: Annotated[
-        str, typer.Argument(metavar="PATH", help="directory to make; any URL that Spark writes to")
+        str,
+        typer.Argument(metavar="PATH", help="directory to create: a path, or a URL that Spark can write to"),
     ],
     bootstrap: Bootstrap = "",
     controllers: Controllers = "",
@@ -161,7 +164,10 @@ def iceberg_command(
     topic: Topic,
     table: Annotated[str, typer.Argument(metavar="NAMESPACE.TABLE")],
     checkpoint: Annotated[
-        str, typer.Option(metavar="PATH", help="The query's checkpoint; any URL that Spark writes to.")
+        str,
+        typer.Option(
+            metavar="PATH", help="The query's checkpoint: a path, or a URL that Spark can write to."
+        ),
     ],
     bootstrap: Bootstrap = "",
     controllers: Controllers = "",
@@ -169,7 +175,7 @@ def iceberg_command(
     option: SourceOptions = [],  # noqa: B006
     catalog: Annotated[str, typer.Option(help="Catalog's name in pyiceberg's configuration.")] = "default",
     catalog_property: Annotated[
-        list[str], typer.Option(metavar="NAME=VALUE", help="Catalog property; never a credential.")
+        list[str], typer.Option(metavar="NAME=VALUE", help="Catalog property. Do not pass credentials here.")
     ] = [],  # noqa: B006
     follow: Annotated[bool, typer.Option(help="Continue with new records until stopped.")] = False,
     interval: Annotated[str, typer.Option(help="With --follow: time between micro-batches.")] = "10 seconds",
@@ -187,7 +193,7 @@ def iceberg_command(
 
         if not all(table.split(".")) or "." not in table:
             raise OptionError(
-                f"NAMESPACE.TABLE: {table!r} has no namespace and a name; write for example lake.{topic}"
+                f"NAMESPACE.TABLE: {table!r} lacks a namespace or a name; write for example lake.{topic}"
             )
         lake = open_catalog(catalog, pairs(catalog_property, "--catalog-property", "type=sql"))
         job = IcebergJob(
@@ -196,7 +202,7 @@ def iceberg_command(
         with _session("ponor iceberg", source, conf, master, streaming=True) as spark:
             query = start(spark, lake, job)
             query.awaitTermination()
-        _say(f"table {table} contains {topic} up to its end when the job started")
+        _say(f"table {table} contains all records that {topic} had when the job started")
 
 
 @spark_app.command("verify")
@@ -213,13 +219,12 @@ def verify_command(
     conf: SparkSettings = [],  # noqa: B006
     master: Master = None,
 ) -> None:
-    """Verify every object, batch, offset and row of a topic; on problems exit with 1 and print the first
-    ones.
+    """Verify every object, batch, offset and row of a topic. If there are problems, print the first of them
+    and exit with 1.
     """
     from ponor_spark.jobs.audit.findings import first_problems
     from ponor_spark.jobs.audit.job import audit, check_source
-    from ponor_spark.jobs.audit.words import as_json as words
-    from ponor_spark.jobs.audit.words import print_audit
+    from ponor_spark.jobs.audit.report import as_json, print_audit
 
     source = _source(topic, bootstrap, controllers, data, option)
     with _one_line_errors():
@@ -227,7 +232,7 @@ def verify_command(
         with _session("ponor verify", source, conf, master) as spark:
             found = audit(spark, source, against_broker=against_broker)
     if output is OutputFormat.JSON:
-        _say(json.dumps(words(found), indent=2))
+        _say(json.dumps(as_json(found), indent=2))
     else:
         print_audit(found, _console())
     for problem in first_problems([each.findings for each in found], PROBLEMS_SHOWN_MAX):
@@ -258,8 +263,8 @@ def _data_default() -> str:
     """
     if not (Path(DATA_DEFAULT) / CLUSTER_FILE).exists():
         raise OptionError(
-            f"--bootstrap: no cluster is named, and ./{DATA_DEFAULT} has none; give its brokers, or"
-            " --controllers, or --data and the directory that `ponor up` runs in"
+            f"--bootstrap: no cluster is given, and ./{DATA_DEFAULT} contains none; give the cluster's"
+            " brokers, or use --controllers or --data"
         )
     return DATA_DEFAULT
 
@@ -299,8 +304,8 @@ def _one_line_errors(written: str = "") -> Iterator[None]:
         words = unwrapped(error)
         if words is None and written and (cause := _unwritten(error)) is not None:
             words = (
-                f"{written}: Spark cannot write there: {cause}; check the path, and the rights of driver"
-                " and executors"
+                f"{written}: Spark cannot write there: {cause}; check the path, and the permissions of the"
+                " driver and the executors"
             )
         if words is None:
             raise
@@ -308,14 +313,14 @@ def _one_line_errors(written: str = "") -> Iterator[None]:
 
 
 def unwrapped(error: Exception) -> str | None:
-    """Return our one-line error out of Spark's error text from a worker or executor; None for other
-    errors.
+    """Return this package's one-line error from the text of an error that Spark raised for a worker or
+    executor; None for other errors.
     """
     return _last_line(error, r"^\s*ponor_spark\.[\w.]+Error: (.+)$")
 
 
 def _unwritten(error: Exception) -> str | None:
-    """Return the file system's error out of Spark's error text, as `unwrapped` does."""
+    """Return the file system's error from Spark's error text; None for other errors."""
     return _last_line(
         error,
         r"^(?:Caused by)?: (?!java\.io\.EOF)(?:java\.io|java\.nio\.file|org\.apache\.hadoop\.[\w.]+)\.\w+Exception: (.+)$",  # noqa: E501

@@ -72,7 +72,7 @@ def _partition_counts(brokers: Sequence[str], names: Sequence[str]) -> Mapping[s
 
 
 def _expect_a_controller(controllers: Sequence[str]) -> None:
-    reason = "none is named"
+    reason = "no address is given"
     for address in controllers:
         try:
             socket.create_connection(split_host_port(address), timeout=CONNECT_S_MAX).close()

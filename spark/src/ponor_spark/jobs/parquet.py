@@ -77,9 +77,9 @@ def write(
     spark = frame.sparkSession
     target = _Directory(spark, path.rstrip("/"))
     if target.exists():
-        whole = " by a run that ended" if target.exists(SUCCESS) else ", and no _SUCCESS in it"
+        whole = "" if target.exists(SUCCESS) else ", without a file _SUCCESS"
         raise OptionError(
-            f"path: {path} is there already{whole}; nothing is overwritten, give another path or remove it"
+            f"path: {path} already exists{whole}; nothing is overwritten: give another path, or remove it"
         )
     if decoding is not None:
         frame = decoded(frame, decoding)
@@ -134,8 +134,8 @@ def _compare(
             there = written.get(topic, {}).get(partition)
             if there != expected:
                 raise RowsMissingError(
-                    f"{topic}-{partition}: read first, last and rows {expected}, written {there}; nothing"
-                    f" was published, and the written files remain in {staging}"
+                    f"{topic}-{partition}: (first offset, last offset, rows) read {expected}, written"
+                    f" {there}; nothing was published, and the written files remain in {staging}"
                 )
 
 

@@ -12,8 +12,8 @@ from ponor_kafka.schema.model import FIXED_WIDTH_FORMATS, Default, Field, Struct
 
 
 def decoder_source(layout: Layout) -> tuple[str, dict[str, object]]:
-    """Generate the source of `decode(buf, p) -> (message, p)`, and the objects that it uses by name, except
-    the classes and functions that `build.py` adds.
+    """Generate the source of `decode(buf, p) -> (message, p)`. Also return the namespace of objects that the
+    source uses by name. `build.py` adds the classes and functions.
     """
     writer = _DecoderWriter(layout)
     writer.struct(layout.message.body, "result")
@@ -133,7 +133,7 @@ class _DecoderWriter:
                 self.source.line(f"{target}.append({element})")
 
     def _element_string(self, field: Field, target: str) -> None:
-        """Decode a string in an array; it is never null, even if the array may be."""
+        """Decode a string in an array. The string is never null, even if the array may be null."""
         count = self._length(field, "h" if field.type == "string" else "i")
         with self.source.block(f"if {count} < 0:"):
             self.source.line(f"raise null_value({field.name!r})")

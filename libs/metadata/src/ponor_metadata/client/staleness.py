@@ -57,8 +57,10 @@ class Staleness:
         return self._probe
 
     def claimed(self, probe: int, commit_index: int, staleness_ms: int) -> None:
-        """Handle the answer to `probe`: when the controller received the probe, its newest index was
-        `commit_index`, and `staleness_ms` earlier this index was known to be the cluster's newest.
+        """Handle the answer to `probe`.
+
+        When the controller received the probe, its commit index was `commit_index`. `staleness_ms` before
+        that, this index was known to be the newest of the cluster.
         """
         if self._answered or probe != self._probe:
             return
@@ -66,7 +68,7 @@ class Staleness:
         known_ns = self._probe_sent_ns - staleness_ms * 1_000_000
         if self._claims and len(self._claims) == CLAIMS_MAX:
             self._claims.pop()
-        # An answer of a controller that is behind the previous one must not remove earlier claims.
+        # A claim from another controller that lags behind must not remove the earlier claims.
         while self._claims and self._claims[-1][0] >= commit_index and self._claims[-1][1] <= known_ns:
             self._claims.pop()
         self._claims.append((commit_index, known_ns))

@@ -1,4 +1,6 @@
-"""The image's table for rows of any class: exact tuples in blocks, and sorted row keys for each index key."""
+"""The image's table for rows of any class. Rows are plain tuples in blocks. Each index key has sorted row
+keys.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ I = TypeVar("I")  # noqa: E741 -- the key of an index
 
 @dataclass(frozen=True, slots=True)
 class FrozenRows:
-    """The rows of one section as of one moment: the number of rows, and their column values in key order."""
+    """The rows of one section at one moment: the number of rows, and their column values in key order."""
 
     count: int
     values: Iterator[Values]
@@ -33,7 +35,7 @@ class ImageTable(Table[K, R], Protocol[K, R]):
         ...
 
     def freeze(self) -> tuple[FrozenRows, ...]:
-        """Take a picture of the rows for a snapshot. Returns one item for each section of the schema."""
+        """Take a frozen copy of the rows for a snapshot. Returns one item for each section of the schema."""
         ...
 
     def load(self, section: Section, rows: Sequence[Values]) -> None:
@@ -50,12 +52,12 @@ class ImageTable(Table[K, R], Protocol[K, R]):
         ...
 
     def release(self) -> Iterator[None]:
-        """Free all rows in small steps; do not use the table any more."""
+        """Free all rows in small steps. The table must not be used afterwards."""
         ...
 
 
 class Places:
-    """Rows under one index key, as parallel lists of ascending orders (see `Index.order`) and row keys."""
+    """Rows under one index key: the ascending list of sort keys (`Index.order`), and the list of row keys."""
 
     __slots__ = ("keys", "orders")
 
@@ -191,13 +193,13 @@ class MemoryTable(Generic[K, R]):
 
 def index_keys(table: Table[Any, R], index: Index[I, R]) -> list[I]:
     """Return a copy of all keys of an index of a `MemoryTable`, in undefined order."""
-    assert isinstance(table, MemoryTable), f"{table.schema.name}: its index has no list of keys"
+    assert isinstance(table, MemoryTable), f"table {table.schema.name} has no list of index keys"
     return list(table._indexes[index.name])  # noqa: SLF001 -- of the class above
 
 
 def _exact(row: Any) -> Values:
-    """Return the row as an exact tuple.
+    """Return the row as a tuple, not as an instance of a subclass.
 
-    Python's garbage collector stops tracking exact tuples, but not instances of subclasses.
+    Python's garbage collector stops tracking tuples, but not instances of subclasses.
     """
     return tuple(row)

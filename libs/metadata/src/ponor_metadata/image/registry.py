@@ -37,5 +37,5 @@ _distinct([schema.name for schema in SCHEMAS], "table name")
 _distinct([section.number for section in SECTIONS], "section number")
 _distinct([rule.__name__ for noun in NOUNS for rule in noun.rules], "record kind")
 assert set(RULES) == {field.name for field in Record.DESCRIPTOR.oneofs_by_name["kind"].fields}, (
-    "a record kind has no apply rule or several"
+    "the apply rules do not match the record kinds: each kind needs one rule of its name"
 )

@@ -184,11 +184,11 @@ class SnapshotReader:
     def _payload(self) -> bytes:
         start = self._position + SECTION_FRAME.size
         if start > len(self._data):
-            raise SnapshotCorruptError(f"snapshot: ends inside of the section header at {self._position}")
+            raise SnapshotCorruptError(f"snapshot: ends inside the section header at {self._position}")
         length, checksum = SECTION_FRAME.unpack_from(self._data, self._position)
         payload = bytes(self._data[start : start + length])
         if len(payload) != length:
-            raise SnapshotCorruptError(f"snapshot: ends inside of the section at {self._position}")
+            raise SnapshotCorruptError(f"snapshot: ends inside the section at {self._position}")
         if crc32c(payload) != checksum:
             raise SnapshotCorruptError(f"snapshot: wrong CRC32C in the section at {self._position}")
         self._position = start + length

@@ -39,7 +39,7 @@ def snapshot_leased(view: View, record: records.SnapshotLeased) -> None:
         f"snapshot {record.lease_id}: index {record.index} is not below the present index"
     )
     assert record.begun_at_ms <= view.cluster_time_ms, (
-        f"snapshot {record.lease_id}: its begin is above the cluster time"
+        f"snapshot {record.lease_id}: it begins after the cluster time"
     )
     view[SNAPSHOTS].put(
         SnapshotRow(record.lease_id, record.holder, record.index, record.begun_at_ms, record.leased_until_ms)
@@ -83,7 +83,7 @@ def _check(view: View) -> None:
         assert 0 < lease.lease_id < following, f"{name}: its id was never assigned"
         assert lease.image_index < view.index, f"{name}: its index is not below the present index"
         assert lease.begun_at_ms <= min(view.cluster_time_ms, lease.leased_until_ms), (
-            f"{name}: its begin is above the cluster time or above its end"
+            f"{name}: it begins after the cluster time or after its end"
         )
 
 

@@ -259,7 +259,7 @@ def partition_move_begun(view: View, record: records.PartitionMoveBegun) -> None
     assert target.role is NodeRole.BROKER, f"{name}: its target {target_id} is not a broker"
     assert not target.fenced, f"{name}: its target {target_id} is fenced"
     assert record.elect_at_ms >= record.begun_at_ms, (
-        f"{name}: the time of the election is before the begin of the move"
+        f"{name}: the time of the election is before the move begins"
     )
     view[MOVES].put(
         MoveRow(

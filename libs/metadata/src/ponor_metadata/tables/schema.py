@@ -16,7 +16,7 @@ R = TypeVar("R")
 I = TypeVar("I")  # noqa: E741 -- the key of an index
 
 Values = tuple[Any, ...]
-"""A row as an exact tuple."""
+"""A row as a plain tuple, not as an instance of the row class."""
 
 FIRST_FIELD: Final = itemgetter(0)
 FIRST_TWO_FIELDS: Final = itemgetter(0, 1)
@@ -65,7 +65,8 @@ class Schema(Generic[K, R]):
     Attributes:
         name: unique among all tables.
         row: the class of the rows, a `NamedTuple`.
-        key: returns the key of a row or an exact tuple: its first field, or its first two.
+        key: returns the key of a row, which is its first field or its first two fields. Also accepts a plain
+            tuple.
         sections: the sections in a snapshot; nearly always one, whose columns are the fields of the row.
         indexes: the indexes, in no particular order.
     """
@@ -104,7 +105,7 @@ class Table(Protocol[K, R]):
     def find(self, index: Index[I, R], index_key: I) -> Sequence[R]:
         """Return the rows under an index key, in the index's order.
 
-        Read the result at once: it may or may not show later changes.
+        Read the result at once, because it may show later changes of the table.
         """
         ...
 

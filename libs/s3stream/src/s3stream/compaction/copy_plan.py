@@ -41,11 +41,11 @@ class CopyLimits:
     def __post_init__(self) -> None:
         assert 1 <= self.part_size_bytes_min <= min(self.part_size_bytes, self.budget_bytes)
         assert self.copy_bytes_max >= 2 * self.part_size_bytes_min, (
-            "half of a copy must be at least a minimum part"
+            "copy_bytes_max must be at least twice part_size_bytes_min"
         )
         assert 1 <= self.object_bytes_max <= OBJECT_BYTES_MAX
         assert 2 <= self.group_objects_max <= 2_000, (
-            "the parts of a group must not exceed the 10,000 of a multipart upload"
+            "a group of more objects could need more than the 10,000 parts of a multipart upload"
         )
 
 

@@ -274,14 +274,14 @@ class ObjectWal:
         if recorded_sequence:
             self._deletion.delete_below(recorded_sequence)
 
-    async def close(self, *, needless: bool = False) -> None:
+    async def close(self, *, unneeded: bool = False) -> None:
         if self._closed:
             return
         self._closed = True
         try:
             async with asyncio.timeout(CLOSE_WAIT_S):
                 await self._drain()
-                if needless and self._failure is None:
+                if unneeded and self._failure is None:
                     await self._put.finish()  # otherwise a copy could arrive after the deletion
                     await self._manager.close_wal(self.name, self._next_sequence)
                     self._deletion.delete_below(self._next_sequence)

@@ -1,8 +1,8 @@
 """The shards of a coordinator: one for each partition of its internal topic that is open here.
 
-Loads a shard when its partition opens, and closes it with the partition. Finds the partition, the leader and
-the shard of a key. Makes requests wait until their shard is loaded. Refuses all keys while this broker may
-not answer.
+`Shards` loads a shard when its partition opens, and closes the shard with the partition. It finds the
+partition, the leader and the shard of a key. Requests wait until their shard is loaded. All keys are refused
+while this broker must not answer.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Shards(Generic[S]):
 
     @property
     def refusal(self) -> ErrorCode | None:
-        """The error for every key while this broker may not answer; None otherwise."""
+        """The error for every key while this broker must not answer; None otherwise."""
         return None if self._serving.refusal is None else ErrorCode.NOT_COORDINATOR
 
     def _permission_changed(self, withdrawn: bool) -> None:
@@ -274,8 +274,8 @@ class Shards(Generic[S]):
         self._readiness.changed()
 
     async def decided(self, keys: Iterable[str]) -> None:
-        """Wait, at most `wait_ms_max`, for the load of the keys' shards whose partitions this broker leads
-        or will lead soon.
+        """Wait until the shards of these keys are loaded, at most `wait_ms_max`. Do not wait for partitions
+        that this broker neither leads nor will lead soon.
         """
         indexes = set(await in_turns(self._partitions_of(keys)))
         await self._readiness.wait(lambda: any(map(self._is_undecided, indexes)))

@@ -49,8 +49,8 @@ class PartitionError(BatchRefusedError):
 
 
 class NotOneBatchError(PartitionError):
-    """The records of a Produce request are not exactly one batch of a known format; refused before
-    the partition checks them.
+    """The records of a Produce request are not exactly one batch of a known format. The request is refused
+    before the partition checks the records.
     """
 
     def __init__(self, message: str) -> None:
@@ -58,14 +58,14 @@ class NotOneBatchError(PartitionError):
 
 
 class BrokerFencedError(PartitionError):
-    """This broker may not answer (`Serving`): its image may be outdated."""
+    """This broker must not answer (`Serving`): its image may be outdated."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker must not answer: {reason}")
 
 
 class PartitionInTransitError(PartitionError):
-    """The partition changes its leader: requests that can wait should wait; others get
+    """The partition is changing its leader. Requests that can wait should wait; others get
     NOT_LEADER_OR_FOLLOWER.
 
     `key` identifies the partition for `TransitParking`.

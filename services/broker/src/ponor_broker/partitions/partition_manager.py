@@ -52,7 +52,7 @@ _RELEVANT: Final = frozenset(
 
 
 class PartitionManager:
-    """Open partitions by name and id, and the loop that follows the image."""
+    """Holds the open partitions by name and id, and runs the loop that follows the image."""
 
     def __init__(
         self,
@@ -120,7 +120,8 @@ class PartitionManager:
         return list(self._open.values())
 
     async def find_settled(self, topic: str | bytes, index: int) -> Partition:
-        """Return a serving partition; wait for a partition in transit, at most as long as a parked request.
+        """Return a serving partition. Wait for a partition in transit, at most as long as a parked request
+        waits.
 
         Raises:
             PartitionError: as `find`.
@@ -145,7 +146,7 @@ class PartitionManager:
             self._refused.note((row.topic_id, index), batch)
 
     def _is_in_transit(self, key: PartitionKey) -> bool:
-        """Return whether a partition that does not serve here will soon serve, here or at another broker."""
+        """Return whether a partition that does not serve here now will soon serve at some broker."""
         if self._stopping:
             return False
         if key in self.source or self._led_row(key) is not None:
@@ -176,8 +177,10 @@ class PartitionManager:
     # Following the image
 
     def image_changed(self, batch: RecordBatch | None) -> bool:
-        """Handle an applied batch; None: the image was replaced. Return whether it concerns topics,
-        partitions or nodes, or keys and closed streams, which affect announcements.
+        """Handle an applied batch; None: the image was replaced.
+
+        Returns whether answers about topics, partitions or brokers may have changed. Keys and closed streams
+        count, because they may end the announcement of a new topic.
         """
         if batch is None:
             self.registry.apply_configs(None)
@@ -195,8 +198,8 @@ class PartitionManager:
         return not kinds.isdisjoint(_RELEVANT)
 
     def _note_changes(self, batch: RecordBatch) -> None:
-        """Mark the partitions in the batch as stale, so that not all of thousands of partitions are
-        checked.
+        """Mark the partitions in the batch as stale, so that only these are checked, and not thousands of
+        others.
         """
         deleted: set[bytes] = set()
         for record in batch.records:
@@ -223,7 +226,7 @@ class PartitionManager:
             self._reconcile()
 
     def notice_failures(self) -> None:
-        """Mark partitions that failed as stale."""
+        """Mark failed partitions as stale."""
         for key, partition in self._open.items():
             if not partition.is_serving:
                 self.registry.note_stale(key)

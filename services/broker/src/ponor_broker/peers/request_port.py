@@ -19,13 +19,14 @@ REQUEST_S_MAX: Final = 10.0
 
 
 class UnansweredError(Exception):
-    """The request may have been processed or not."""
+    """No answer arrived. The request may or may not have been processed."""
 
 
 class RequestPort(Generic[Q, A]):
-    """Sends requests in one version: every broker that supports the API supports this version.
+    """Sends all requests in one version.
 
-    A broker without this version closes the connection, and `ask` raises `UnansweredError`.
+    A broker that does not support the API or the version closes the connection, and `ask` raises
+    `UnansweredError`.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class RequestPort(Generic[Q, A]):
 
         Raises:
             PeerUnavailableError, PeerGoneError: there is no connection; `build` was not called.
-            UnansweredError: the request was sent, and no answer arrived, or it is too large.
+            UnansweredError: the request is too large, or it was sent and no valid answer arrived.
         """
         connection = None if node_id == self._node_id else await self._peers.connection(node_id)
         request = build()

@@ -14,7 +14,7 @@ from ponor_broker.requests.connection import ConnectionContext
 
 
 class WhenFenced(Enum):
-    """Treatment of an API's requests while this broker may not answer (`Serving`)."""
+    """Treatment of an API's requests while this broker must not answer (`Serving`)."""
 
     CLOSES = "closes"
     """The connection is closed. The default: the API has no error answer."""

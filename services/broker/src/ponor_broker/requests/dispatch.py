@@ -227,7 +227,7 @@ class Dispatcher:
 
         Raises:
             KafkaWireError: the request is malformed.
-            CloseConnectionError: this broker does not handle the API or its version, or may not answer.
+            CloseConnectionError: this broker does not handle the API or its version, or must not answer.
         """
         if self._plain is not None and self._telemetry.tracing is None:
             pending = self._plain.start(frame, self._produce_measured, received_ns)

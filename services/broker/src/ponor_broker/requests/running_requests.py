@@ -53,8 +53,8 @@ class RequestUnderWay(PendingAnswer):
         self._work.cancel()
 
     def free(self, kept_bytes: int) -> None:
-        """Free the frame of a large request that waits. `kept_bytes` stay in memory, and no other bound
-        counts them. If permission is withdrawn afterwards, the connection is closed.
+        """Free the frame of a large request that waits. `kept_bytes` is the memory that the request still
+        needs and that no other bound counts. If permission is withdrawn afterwards, the connection is closed.
         """
         kept_bytes = max(kept_bytes, LARGE_CONTROL_BYTES)
         if self.connection is not None and self.frame_bytes > kept_bytes:
@@ -62,7 +62,7 @@ class RequestUnderWay(PendingAnswer):
             self.connection.freed(self, kept_bytes)
 
     def withdraw(self) -> None:
-        """Drop the work and start the request again, because the broker may not answer; once per epoch."""
+        """Drop the work and start the request again, because the broker must not answer; once per epoch."""
         if self.connection is None or self.is_answered or self._epoch == self._owner.serving.epoch:
             return
         work = self._work

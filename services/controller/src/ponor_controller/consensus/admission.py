@@ -24,8 +24,8 @@ from ponor_controller.consensus.peers import receive_hello
 
 
 class Admission:
-    """Serves the peer port until a member of the cluster connects. The connection is then closed; when the
-    member connects again, this controller is a follower.
+    """Serves the peer port until a member of the cluster connects. The connection is then closed. When the
+    member connects again, this controller already runs as a follower.
 
     `may_format`: whether this directory may become a voter of a new cluster.
     """

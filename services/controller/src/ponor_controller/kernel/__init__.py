@@ -1,1 +1,1 @@
-"""From a waiting operation to a committed batch and its answer; leadership and its duties."""
+"""Executes operations: queues, validates, proposes and answers them. Also runs the duties of the leader."""

@@ -1,4 +1,4 @@
-"""Settings of compaction: how much one task may take, which objects are excluded, and waiting times.
+"""Settings of compaction: the size of a task, which objects are excluded, and waiting times.
 
 docs/design/compaction.md#what-is-offered explains the defaults.
 """
@@ -27,8 +27,8 @@ class CompactionSettings:
         5,
         within=(1, 1_000),
         unit="leases",
-        doc="Failed attempts after which a compaction task ends. Then tasks that begin with the same source"
-        " are smaller for a while.",
+        doc="Failed attempts after which a compaction task ends. For a while, new tasks that begin with the"
+        " same source object are then smaller.",
     )
     compaction_source_bytes_max: int = setting(
         4 * GIB,
@@ -49,8 +49,8 @@ class CompactionSettings:
         1_500,
         within=(1, 2_000),
         unit="streams",
-        doc="The same limit for a task that writes a separate object for every stream, about 250 at a "
-        "time. An object with more streams (up to compaction_streams_max) is split in a task of its own.",
+        doc="The same limit for a task that writes a separate object for every stream (about 250 objects"
+        " at a time). An object with more streams (up to compaction_streams_max) gets a task of its own.",
     )
     compaction_ranges_max: int = setting(
         12_000,

@@ -146,8 +146,8 @@ class ControllerSettings:
         128,
         within=(1, 10_000),
         unit="moves",
-        doc="Moves in progress from one draining broker. Each further wave of this many moves from one"
-        " source adds a reelection_timeout_ms.",
+        doc="Moves in progress from one source. If a source has more moves than this, each further group of"
+        " this many moves gets one more reelection_timeout_ms.",
     )
     drain_retry_ms: int = setting(
         1_000,
@@ -159,7 +159,7 @@ class ControllerSettings:
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
     snapshot_leases: SnapshotLeaseSettings = field(default_factory=SnapshotLeaseSettings)
 
-    # Agreement between controllers
+    # Consensus
     election_timeout_ms: int = setting(
         1_000,
         within=(200, 60_000),

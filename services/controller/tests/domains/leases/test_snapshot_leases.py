@@ -181,7 +181,7 @@ def test_invalid_requests_are_refused(ledger: Ledger) -> None:
 # The duty
 
 
-class Office:
+class DutyRig:
     """A leader with the duty, over a ledger with its own time."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -205,30 +205,30 @@ class Office:
 
 
 def test_an_unrenewed_lease_ends_when_it_expires(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
-    office = Office(ledger)
-    assert office.step() is None
+    rig = DutyRig(ledger)
+    assert rig.step() is None
     lease = opens(ledger, ttl_ms=1_500, holder="spark-7")
-    assert office.step() == 1.0
-    office.pass_ms(1_000)
-    assert office.step() == pytest.approx(0.5)
-    office.pass_ms(500)
+    assert rig.step() == 1.0
+    rig.pass_ms(1_000)
+    assert rig.step() == pytest.approx(0.5)
+    rig.pass_ms(500)
     with caplog.at_level(logging.INFO):
-        assert office.step() == 0
+        assert rig.step() == 0
     assert "snapshot lease 1 of spark-7 was not renewed" in caplog.text
     assert lease not in ledger.image[SNAPSHOTS]
-    assert office.step() is None
-    assert office.broken() == 0
+    assert rig.step() is None
+    assert rig.broken() == 0
 
 
 def test_a_lease_of_the_maximum_age_is_revoked_with_a_reason(
     ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    office = Office(ledger)
+    rig = DutyRig(ledger)
     opens(ledger, ttl_ms=1 << 40, holder="spark-7")
-    office.pass_ms(100_000)
-    office.step()
+    rig.pass_ms(100_000)
+    rig.step()
     assert "ended snapshot lease 1 of spark-7: it lasted 100000 ms" in caplog.text
-    assert (len(ledger.image[SNAPSHOTS]), office.broken()) == (0, 1)
+    assert (len(ledger.image[SNAPSHOTS]), rig.broken()) == (0, 1)
 
 
 def test_the_oldest_lease_is_revoked_when_leases_keep_too_much(
@@ -239,27 +239,27 @@ def test_the_oldest_lease_is_revoked_when_leases_keep_too_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lease_driver, "ROWS_PER_STEP", 2)
-    office = Office(ledger)
+    rig = DutyRig(ledger)
     objects = [written(ledger, broker) for _ in range(5)]
     deletes(ledger, broker, objects[0][0])
-    office.pass_ms(1)
+    rig.pass_ms(1)
     oldest = opens(ledger, ttl_ms=90_000, holder="spark-1")
     deletes(ledger, broker, objects[1][0], objects[2][0])
-    office.pass_ms(1)
+    rig.pass_ms(1)
     younger = opens(ledger, ttl_ms=90_000, holder="spark-2")
-    assert office.step() == 0, "there may be more to count"
-    assert office.step() == 1.0
-    assert sum(value for _, value in office.telemetry.gauges("ponor_snapshot_pinned_bytes")) == 1_000
-    office.pass_ms(1)
+    assert rig.step() == 0, "there may be more to count"
+    assert rig.step() == 1.0
+    assert sum(value for _, value in rig.telemetry.gauges("ponor_snapshot_pinned_bytes")) == 1_000
+    rig.pass_ms(1)
     deletes(ledger, broker, objects[3][0])
-    office.step()
+    rig.step()
     assert "ended snapshot lease 1 of spark-1: 1500 bytes were destroyed since it began" in caplog.text
     assert oldest not in ledger.image[SNAPSHOTS]
     for _ in range(3):
-        office.step()
-    assert sum(value for _, value in office.telemetry.gauges("ponor_snapshot_pinned_bytes")) == 500
+        rig.step()
+    assert sum(value for _, value in rig.telemetry.gauges("ponor_snapshot_pinned_bytes")) == 500
     assert younger in ledger.image[SNAPSHOTS]
-    office.pass_ms(10)
+    rig.pass_ms(10)
     assert claims(ledger, gc) == [single for _, single in objects[:3]]
     with pytest.raises(OperationError, match="ended"):
         renews(ledger, oldest)

@@ -30,7 +30,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     for key, value in properties.items():
         if _CREDENTIAL.search(key.lower()) or _CREDENTIAL.search(value):
             raise OptionError(
-                f"--catalog-property: {key} is a credential, and a command line is seen by all; write it"
+                f"--catalog-property: {key} is a credential, and other users can see a command line; write it"
                 " into .pyiceberg.yaml or PYICEBERG_CATALOG__* of the environment"
             )
     try:

@@ -103,13 +103,13 @@ def offsets_of(text: str, path: str) -> StreamOffsets:
         found = from_json(json.loads(lines[2]))
     except (ValueError, AttributeError, TypeError):
         raise CheckpointError(
-            f"{path}: {lines[2][:80]!r} is no offset of a topic; give this job a checkpoint of its own"
+            f"{path}: {lines[2][:80]!r} is not an offset of a topic; give this job a checkpoint of its own"
         ) from None
     unnamed = [topic for topic in found.offsets if topic not in found.topic_ids]
     if unnamed:
         raise CheckpointError(
-            f"{path}: no id of topic {unnamed[0]}; the checkpoint is not one of format ponor, give this job"
-            " one of its own"
+            f"{path}: it has no id of topic {unnamed[0]}, so another source wrote it; give this job"
+            " a checkpoint of its own"
         )
     return found
 

@@ -60,9 +60,9 @@ def coverage(ranges: Ranges, held: Ends, table: str) -> Coverage:
             (present if known >= end else new).append(name)
     if present and new:
         raise LedgerError(
-            f"table {table} has {present[0]} of this batch, and not {new[0]}: another job writes the same"
-            " topic into the table, or this checkpoint belongs to another table; give every topic of a table"
-            " one job and one checkpoint"
+            f"table {table} has {present[0]} of this batch, but not {new[0]}: another job writes the same"
+            " topic into the table, or this checkpoint belongs to another table; use one job and one"
+            " checkpoint for each topic of a table"
         )
     return Coverage.NEW if new else Coverage.PRESENT
 

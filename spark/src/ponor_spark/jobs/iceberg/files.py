@@ -61,7 +61,8 @@ def write_files(
     )
     if len(lines) > FILES_MAX:
         raise ValueError(
-            f"a micro-batch of more than {FILES_MAX} files; set maxOffsetsPerTrigger, or larger files"
+            f"a micro-batch would write more than {FILES_MAX} files; set maxOffsetsPerTrigger, or larger"
+            " files"
         )
     return [WrittenFile(pickle.loads(line[0]), _spans_from_json(line[1])) for line in lines]  # noqa: S301 - made by our own executor
 

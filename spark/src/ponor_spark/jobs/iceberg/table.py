@@ -53,7 +53,7 @@ class IcebergTable:
         missing = [name for name in schema.names if name not in have]
         if missing:
             raise OptionError(
-                f"table: {self.name} has no column {missing[0]}; add it to the table, or leave it out of the"
+                f"table: {self.name} has no column {missing[0]}; add it to the table, or remove it from the"
                 " option columns"
             )
         return table

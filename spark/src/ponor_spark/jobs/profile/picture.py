@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ponor_spark.errors import OptionError
+from ponor_spark.jobs.profile.report import headline, human_bytes, human_count, human_width, instant, share
 from ponor_spark.jobs.profile.topic_profile import TopicProfile
-from ponor_spark.jobs.profile.words import headline, human_bytes, human_count, human_width, instant, share
 
 INK: Final = "#1f2933"
 FAINT: Final = "#9aa5b1"
@@ -50,10 +50,7 @@ def draw(found: TopicProfile, path: Path) -> None:
     """
     check_kind(path)
     if not found.records:
-        raise OptionError(
-            f"--picture: topic {found.topic} has no records in this range, there is nothing to draw; leave"
-            " the option out"
-        )
+        raise OptionError(f"--picture: topic {found.topic} has no records in this range; remove the option")
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,8 +1,8 @@
 """Compute a profile with Spark, in two passes over the topic.
 
 The first pass counts by partition and finds the time range; the second counts by time and by size, in bins
-that depend on the range. The results at the driver do not grow with the topic: a row for each partition, and
-at most BINS times SIZE_CLASSES rows.
+that depend on the range. The results at the driver do not grow with the number of records: a row for each
+partition, and at most BINS times SIZE_CLASSES rows.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class TopicProfile:
 def profile(frame: DataFrame, topic: str) -> TopicProfile:
     """Compute the profile.
 
-    `frame`: key, value, topic, partition, offset, timestamp of Spark's Kafka connector.
+    `frame` has the columns key, value, topic, partition, offset and timestamp, as in Spark's Kafka connector.
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 

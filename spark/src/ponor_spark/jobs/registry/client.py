@@ -154,8 +154,8 @@ class Registry:
             except (URLError, OSError) as error:
                 reason = str(getattr(error, "reason", error))
         raise RegistryUnavailableError(
-            f"registry: {self._url}{path} did not answer {self._attempts_max} times ({reason}); see that"
-            " driver and executors reach it, and start the job again"
+            f"registry: {self._url}{path} gave no answer in {self._attempts_max} attempts ({reason}); make"
+            " sure that driver and executors reach it, and start the job again"
         )
 
     def _judge(self, error: HTTPError, path: str) -> str:
@@ -168,7 +168,7 @@ class Registry:
         remedy = (
             f"give USER:PASSWORD in the variable {AUTH_VARIABLE} of driver and executors"
             if status in {401, 403}
-            else "see that it is a schema registry"
+            else "check that the URL is that of a schema registry"
         )
         raise RegistryUnavailableError(
             f"registry: {self._url}{path} answers HTTP {status}; {remedy}"

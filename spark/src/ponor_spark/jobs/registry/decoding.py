@@ -3,8 +3,8 @@
 Every row keeps its raw value. A null value is decoded to null without an error. A value that cannot be
 decoded becomes null, with a message in the error column. If the registry is unreachable, the task fails.
 
-The struct's type must be known before the first row: it derives from the reader's schema, by default the
-latest version of the subject TOPIC-value when the job starts.
+The struct's type must be known before the first row is read. It derives from the reader's schema. By default,
+this is the latest version of the subject TOPIC-value when the job starts.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class Decoder(Protocol):
 
 
 def decoder_for(registry: Registry, reader: Schema) -> Decoder:
-    """Return the decoder for the reader's kind.
+    """Return the decoder for values with this reader's schema.
 
     Raises:
-        OptionError: an unknown kind.
+        OptionError: the kind of the schema is unknown.
     """
     # Each kind's library is imported only if values are of that kind.
     if reader.kind == "AVRO":
@@ -72,28 +72,30 @@ def decoder_for(registry: Registry, reader: Schema) -> Decoder:
         from ponor_spark.jobs.registry.protobuf import ProtobufDecoder
 
         return ProtobufDecoder(registry, reader)
-    raise OptionError(f"registry: schemas of type {reader.kind} are not known; decode AVRO, JSON or PROTOBUF")
+    raise OptionError(
+        f"registry: schemas of type {reader.kind} are not supported; use AVRO, JSON or PROTOBUF"
+    )
 
 
 def decoded(frame: DataFrame, decoding: Decoding) -> DataFrame:
-    """Return the frame with two more columns.
+    """Return the frame with two more columns: the decoded values and the errors.
 
     Raises:
-        OptionError: an unknown column or subject.
-        RegistryUnavailableError: before anything is started.
+        OptionError: the column or the subject does not exist.
+        RegistryUnavailableError: the registry cannot be reached; no task was started.
     """
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StringType, StructField, StructType
 
     if decoding.column not in frame.columns:
-        raise OptionError(f"decode: there is no column {decoding.column}; add it to the option columns")
+        raise OptionError(f"decode: there is no column {decoding.column}; add it to the option `columns`")
     registry = registry_at(decoding.url)
     try:
         reader = registry.version(decoding.subject, "latest")
     except SchemaUnknownError:
         raise OptionError(
-            f"subject: the registry has no subject {decoding.subject}; correct it, or give the one whose"
-            " schema the columns are to have"
+            f"subject: the registry has no subject {decoding.subject}; give the subject whose latest schema"
+            " describes the values"
         ) from None
     shape = _shape(decoder_for(registry, reader))
     schema = StructType(
@@ -155,5 +157,5 @@ def _decode_one(value: bytes | None, decoder: Decoder) -> tuple[Any, str | None]
         return fit(decoder.decode(schema_id, body), decoder.shape), None
     except PonorSparkError:
         raise
-    except Exception as error:  # noqa: BLE001 - three libraries' ways to refuse a value; the row says which
+    except Exception as error:  # noqa: BLE001 - each of three libraries has its own exceptions
         return None, CANNOT.format(schema_id, f"{type(error).__name__}: {error}")[:ERROR_CHARACTERS_MAX]

@@ -1,7 +1,7 @@
 """Convert decoded Python values to Arrow types. No I/O.
 
-The rule is the same for all three kinds of schema. Values without a matching type (a union of several types,
-a recursive message, an object without declared fields) become JSON text, so nothing is dropped or guessed.
+All three kinds of schema follow one rule: values without a matching type (a union of several types, a
+recursive message, an object without declared fields) become JSON text, so nothing is dropped or guessed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ UTC_MICROS: Final = pa.timestamp("us", "UTC")
 
 
 def fit(value: Any, shape: pa.DataType) -> Any:
-    """Convert a value for `pa.array(…, shape)`. Fields outside the shape are dropped, missing fields are
-    null.
+    """Convert a value for `pa.array(…, shape)`. Fields that the shape does not have are dropped; missing
+    fields become null.
 
     Raises:
-        ValueError: the value has another kind; names the actual and the expected kind.
+        ValueError: the value does not have the type that the shape requires; the message names both.
     """
     if value is None:
         return None
@@ -82,7 +82,9 @@ def _check(value: Any, kind: type, shape: pa.DataType) -> None:
 
 
 def _other(value: Any, shape: pa.DataType) -> ValueError:
-    return ValueError(f"a {type(value).__name__} where the reader's schema has {str(shape)[:60]}")
+    return ValueError(
+        f"a value of type {type(value).__name__}, but the reader's schema requires {str(shape)[:60]}"
+    )
 
 
 def _as_json(value: Any) -> str:

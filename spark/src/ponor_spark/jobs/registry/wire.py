@@ -71,7 +71,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
     for count in range(VARINT_BYTES_MAX):
         if at + count >= len(data):
-            raise NotFramedError("the value ends in its message indexes")
+            raise NotFramedError("the value ends within its message indexes")
         byte = data[at + count]
         value |= (byte & 0x7F) << (7 * count)
         if byte < 0x80:

@@ -99,7 +99,7 @@ async def reads_follow_writes(probe: Probe) -> tuple[Grade, str]:
         await probe.store.put(key, [content])
         for store in probe.stores:
             if await store.get(key, 0, len(content)) != content:
-                return Grade.UNSAFE, "a read directly after a put returned other bytes than were written"
+                return Grade.UNSAFE, "a read directly after a put did not return the bytes that were written"
     return Grade.OK, "8 objects, read at once by two clients"
 
 
@@ -137,7 +137,7 @@ async def large_objects_are_whole(probe: Probe) -> tuple[Grade, str]:
         )
     for part in (0, 15, 16):
         if await probe.store.get(key, part * MIB - min(part, 1), MIB) != _expected(pieces, part):
-            return Grade.UNSAFE, "a read of an object that was put in parts returned other bytes"
+            return Grade.UNSAFE, "a read of an object that was put in parts returned different bytes"
     return Grade.OK, f"{LARGE_BYTES // MIB} MiB, compared around the parts' borders"
 
 
@@ -178,7 +178,7 @@ async def deletions_repeat(probe: Probe) -> tuple[Grade, str]:
         return Grade.WARNING, "a deleted object is still listed"
     await probe.store.put(present, [b"new"])
     if await probe.store.get(present, 0, 10) != b"new":
-        return Grade.UNSAFE, "a read of a key that was deleted and put again returned other bytes"
+        return Grade.UNSAFE, "a read of a key that was deleted and put again returned different bytes"
     return Grade.OK, "twice, with absent keys among them"
 
 

@@ -81,9 +81,9 @@ def checksums(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
         "PUT", f"{prefix}/crc-good", headers={"x-amz-checksum-crc32c": good}, body=content
     )
     if not accepted.is_success:
-        return Grade.WARNING, f"a right CRC32C is refused: {_said(accepted)}"
+        return Grade.WARNING, f"a correct CRC32C is refused: {_said(accepted)}"
     if requests.send("GET", f"{prefix}/crc-good").body != content:
-        return Grade.UNSAFE, "a put with a checksum stored other bytes"
+        return Grade.UNSAFE, "a put with a checksum stored different bytes"
     damaged = requests.send("PUT", f"{prefix}/crc-bad", headers={"x-amz-checksum-crc32c": bad}, body=content)
     md5 = base64.b64encode(hashlib.md5(b"another body", usedforsecurity=False).digest()).decode()
     wrong_md5 = requests.send("PUT", f"{prefix}/md5-bad", headers={"Content-MD5": md5}, body=content)
@@ -109,7 +109,7 @@ def multipart_uploads(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
     if not completed.is_success or b"<Error>" in completed.body:
         return Grade.UNSAFE, f"a multipart upload of two parts fails: {_said(completed)}"
     if requests.send("GET", key).body != b"".join(parts):
-        return Grade.UNSAFE, "a read of a multipart upload returned other bytes"
+        return Grade.UNSAFE, "a read of a multipart upload returned different bytes"
     small = _upload(requests, f"{prefix}/multipart-small", [b"a" * 100, b"b" * 100])
     is_strict = not small.is_success or b"<Error>" in small.body
     upload_id = _begin(requests, f"{prefix}/multipart-aborted")
@@ -117,7 +117,10 @@ def multipart_uploads(requests: S3Requests, prefix: str) -> tuple[Grade, str]:
         "PUT", f"{prefix}/multipart-aborted", query={"partNumber": "1", "uploadId": upload_id}, body=b"x"
     )
     if upload_id.encode() not in requests.send("GET", query={"uploads": "", "prefix": prefix}).body:
-        return Grade.WARNING, "an upload in progress is not listed; abandoned parts would be billed unseen"
+        return (
+            Grade.WARNING,
+            "an upload in progress is not listed; abandoned parts would be billed without being visible",
+        )
     requests.send("DELETE", f"{prefix}/multipart-aborted", query={"uploadId": upload_id})
     if upload_id.encode() in requests.send("GET", query={"uploads": "", "prefix": prefix}).body:
         return Grade.WARNING, "an aborted upload is still listed; its parts may be billed indefinitely"

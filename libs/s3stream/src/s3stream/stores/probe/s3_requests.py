@@ -1,4 +1,5 @@
-"""Single signed requests to an S3 server, with unprocessed answers, for probes that obstore cannot make.
+"""Single signed requests to an S3 server, for probes that obstore cannot make. Answers are returned
+unprocessed.
 
 AWS Signature Version 4 (https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html) over
 http.client. Each request has its own connection, so that a request can be abandoned without reading its
@@ -42,7 +43,7 @@ class S3Answer:
 
 
 class S3Requests:
-    """Sends requests below one bucket, with the credentials of the environment."""
+    """Sends requests to one bucket, with the credentials from the environment."""
 
     def __init__(self, location: S3Location) -> None:
         assert location.access_key_id, "the caller checks for credentials"
@@ -56,7 +57,7 @@ class S3Requests:
             self._host = f"{location.bucket}.{parts.netloc}"
 
     def key(self, name: str) -> str:
-        """Return a key as the server has it."""
+        """Return the full key at the server: the location's prefix and the name."""
         return f"{self._location.prefix}/{name}" if self._location.prefix else name
 
     def send(

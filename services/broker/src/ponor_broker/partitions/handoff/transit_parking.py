@@ -175,7 +175,7 @@ class TransitParking:
         self._bytes_left -= size_bytes
 
     def settle_all(self) -> None:
-        """End every wait, because the broker stops or may not answer any more."""
+        """End every wait, because the broker stops or must no longer answer."""
         for key in list(self._waiting):
             self.settled(key)
 

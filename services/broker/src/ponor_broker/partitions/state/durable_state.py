@@ -95,8 +95,8 @@ class DurableState:
         self._noted_timestamp = self.checkpoint.max_timestamp
         self._snapshot_changes = 0
         self._producers_due_whole = False
-        """Whether the next write of producers must be whole, because a write was refused whose content
-        no later change contains."""
+        """Whether the next write must contain all producers, because a write was refused and later changes do
+        not repeat its content."""
 
     def restoring(self, values: MetaValues) -> Steps[None]:
         """Restore from the Meta stream's values, in steps.
@@ -225,8 +225,8 @@ class DurableState:
         headers.
 
         Returns:
-            True if this call only encoded some of many producers and appended nothing: call again in a later
-                turn.
+            True if there are many producers and this call only encoded some of them, without an append: call
+                again in a later turn.
         """
         if self.producers.rest():
             return True
@@ -316,7 +316,7 @@ class DurableState:
             self._meta.rewrite(self._snapshots(confirmed_offset))
 
     def advance_start(self, start_offset: int, confirmed_offset: int) -> asyncio.Future[None]:
-        """Raise the log start. The future resolves when a later open will find it.
+        """Raise the log start. The future resolves when the new start is durable.
 
         Raises:
             S3StreamError: the Meta stream refused the write; nothing changed.

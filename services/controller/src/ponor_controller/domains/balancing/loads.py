@@ -1,4 +1,4 @@
-"""Smoothed loads of brokers and partitions, from their reports.
+"""Smoothed loads of brokers and partitions, from the brokers' reports.
 
 Loads are not replicated: a new leader receives new reports within seconds. A load is stored for the partition
 and not for the broker that reported it, so the load counts for the new leader as soon as the partition moves.
@@ -74,7 +74,7 @@ class _Partition:
 
 
 class LoadBook:
-    """Loads of all brokers; bounded by the live brokers and the partitions that their leaders reported."""
+    """Loads of all brokers. Its size is bounded by the live brokers and the partitions that they reported."""
 
     def __init__(self, settings: BalanceSettings) -> None:
         self._settings = settings
@@ -173,8 +173,8 @@ class LoadBook:
     def _decay_partition(
         self, key: PartitionKey, leader_id: NodeId | None, weight: float, now_ns: int
     ) -> None:
-        """The last reporter no longer lists the partition: decay its load, unless the partition has a new
-        leader, which reports it.
+        """Decay the load of a partition that its last reporter no longer lists. If the partition has a new
+        leader, do nothing: the new leader reports the load.
         """
         held = self._partitions[key]
         if leader_id is not None and leader_id != held.reporter:

@@ -7,7 +7,7 @@ bytes.
 
 The metadata does not contain the bytes of each stream in an object. The estimate of the garbage is the larger
 of two ratios: trimmed offsets to all offsets, and completely trimmed pieces to all pieces. A wrong estimate
-costs one needless copy: a rewritten object contains no trimmed data, so it is not selected again soon.
+costs one unnecessary copy: a rewritten object contains no trimmed data, so it is not selected again soon.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from ponor_controller.settings import CompactionSettings
 
 OBJECTS_PER_STEP: Final = 24
 PIECES_IN_SURVEY: Final = 48
-"""Number of pieces of an object that a survey samples, in 0.2 ms for an object of some thousand pieces."""
+"""Number of pieces that a survey samples in an object. This takes 0.2 ms for an object of a few thousand
+pieces.
+"""
 PIECES_BEFORE_OFFER: Final = 1_024
 FOUND_MAX: Final = 1_000
 """Bound of the queue of found objects; the next survey finds the others."""
@@ -58,11 +60,11 @@ class GarbageRatio:
     def step(self) -> bool:
         """Read some more objects. Returns True if a survey is complete."""
         rows = self._image[STREAM_SET_OBJECTS].after(self._last, OBJECTS_PER_STEP)
-        for several in rows:
-            self._last = several.object_id
-            share = trimmed_share(self._image, several, PIECES_IN_SURVEY)
-            if self.is_enough(share) and several.object_id not in self.mostly_trimmed:
-                self.mostly_trimmed.append(several.object_id)
+        for set_object in rows:
+            self._last = set_object.object_id
+            share = trimmed_share(self._image, set_object, PIECES_IN_SURVEY)
+            if self.is_enough(share) and set_object.object_id not in self.mostly_trimmed:
+                self.mostly_trimmed.append(set_object.object_id)
         if len(rows) == OBJECTS_PER_STEP:
             return False
         self._last = None
@@ -73,12 +75,12 @@ class GarbageRatio:
         return 100 * share >= self._settings.compaction_trimmed_percent
 
 
-def trimmed_share(view: View, several: StreamSetObjectRow, pieces_max: int) -> float:
+def trimmed_share(view: View, set_object: StreamSetObjectRow, pieces_max: int) -> float:
     """Estimate from a sample the trimmed share of an object, 0 to 1: the share of its offsets or of its
     pieces, whichever is larger.
     """
     # `ranges.decoded` would keep the result in memory, and a survey reads every object.
-    stream_ids, starts, ends = decode_ranges(several.ranges.data).columns
+    stream_ids, starts, ends = decode_ranges(set_object.ranges.data).columns
     pieces = pieces_gone = offsets = offsets_gone = 0
     for at in _sample(len(starts), pieces_max):
         start, end = starts[at], ends[at]

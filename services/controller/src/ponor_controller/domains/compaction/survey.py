@@ -77,9 +77,9 @@ class Survey:
     def step(self) -> bool:
         """Read some more rows. Returns True if a survey is complete."""
         set_objects = self._image[STREAM_SET_OBJECTS].after(self._last_set_object, ROWS_PER_STEP)
-        for several in set_objects:
-            self._count_set_object(several)
-            self._last_set_object = several.object_id
+        for set_object in set_objects:
+            self._count_set_object(set_object)
+            self._last_set_object = set_object.object_id
         left = ROWS_PER_STEP - len(set_objects)
         if left == 0:
             return False
@@ -92,14 +92,14 @@ class Survey:
         self._finish()
         return True
 
-    def _count_set_object(self, several: StreamSetObjectRow) -> None:
-        partial, row = self._partial, self._image[OBJECTS].get(several.object_id)
+    def _count_set_object(self, set_object: StreamSetObjectRow) -> None:
+        partial, row = self._partial, self._image[OBJECTS].get(set_object.object_id)
         assert row is not None
         partial.data_bytes += row.size_bytes
         # The number of streams is estimated at 4 bytes of packed ranges each, because decoding takes longer.
-        streams = len(several.ranges.data) // 4
+        streams = len(set_object.ranges.data) // 4
         partial.metadata_bytes += (
-            SET_OBJECT_METADATA_BYTES + len(several.ranges.data) + INDEX_BYTES_PER_STREAM * streams
+            SET_OBJECT_METADATA_BYTES + len(set_object.ranges.data) + INDEX_BYTES_PER_STREAM * streams
         )
         if is_compacted(self._image, row):
             return

@@ -46,7 +46,7 @@ RETRY_S: Final = 1.0
 
 
 class DrainDuty:
-    """A step of a `LeaderDuty`."""
+    """Begins moves; `LeaderDuty` runs its steps."""
 
     def __init__(
         self, proposer: Proposer, activity: NodeActivity, settings: ControllerSettings, telemetry: Telemetry
@@ -57,8 +57,8 @@ class DrainDuty:
         self._telemetry = telemetry
         self._moves = telemetry.counter("ponor_controller_drain_moves_total")
         self._begun_at_ms: dict[tuple[bytes, int], int] = {}
-        """Partitions whose moves this leader began recently, the oldest first. Limits the rate of retries
-        after cancelled moves; a new leader starts without it and retries once too early.
+        """Partitions whose moves this leader began recently, the oldest first. They limit the rate of retries
+        after cancelled moves. The list is not replicated, so a new leader may retry a move too early once.
         """
 
     def step(self) -> float | None:
@@ -136,7 +136,7 @@ def next_wave(
     in_flight_max: int,
     may_move: Callable[[PartitionRow], bool],
 ) -> list[tuple[PartitionRow, NodeId]]:
-    """Partitions that begin to move now, with their targets.
+    """Return the partitions whose moves should begin now, with their targets.
 
     Args:
         view: the leader's view of the metadata.

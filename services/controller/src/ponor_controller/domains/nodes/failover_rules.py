@@ -5,12 +5,12 @@ Each step depends on rows only, so a new leader continues where the last one sto
 | condition | action |
 |---|---|
 | a broker with its log in the store is suspected, and another broker can take its partitions | fence the suspected broker |
-| a fenced broker with its log in the store leads partitions | elect new leaders: the target of a move if it is live, else brokers in turn |
+| a fenced broker with its log in the store leads partitions | elect new leaders: the target of the partition's move if it is live, otherwise the broker with the fewest partitions |
 | the epoch of a log's owner has ended, and no live broker recovers the log | assign the recovery to the broker with the fewest recoveries |
 
 A broker with its log in a file is excluded: only its next process, or an operator with its disk, can recover
-acknowledged records. A broker is also excluded while a process of it registers. No change is due while a stop
-of the cluster is announced.
+acknowledged records. A broker is also excluded while a new process of it is registering. No change is due while
+a stop of the cluster is announced.
 """
 
 from __future__ import annotations
@@ -157,9 +157,10 @@ class _Search:
             self._found.assigned.append(Assignment(wal, recoverer))
 
     def _recoverers(self) -> list[NodeRow]:
-        """Live brokers that may recover logs: brokers that have their own log in the store and do not drain.
+        """Live brokers that may recover logs: brokers that have their own log in the store and are not draining.
 
-        If there are none: draining brokers; if there are none: brokers with a log in a file.
+        If there are none, return the draining brokers with a log in the store. If there are none of these
+        either, return brokers with a log in a file.
         """
         live = [node for node in self._brokers if is_live(node, self._suspects)]
         ranks = {node.node_id: (node.wal is not WalKind.OBJECT, node.draining) for node in live}

@@ -25,7 +25,8 @@ def dead_objects(image: MetadataImage, stream_ids: Sequence[StreamId]) -> Iterat
     """Search for dead objects that contain data of one of these streams.
 
     Yields:
-        The id of each dead object once; None for other rows read, and for other work of the same cost.
+        The id of each dead object once. None after reading another row, and after other work of that cost, so
+            that the caller can limit the work of one turn.
     """
     for stream_id in stream_ids:
         yield from _dead_stream_objects(image, stream_id)

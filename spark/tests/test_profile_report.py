@@ -8,15 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor_spark.errors import OptionError
-from ponor_spark.jobs.profile.topic_profile import (
-    BINS,
-    WIDTHS_MS,
-    Bin,
-    PartitionProfile,
-    TopicProfile,
-    width_ms,
-)
-from ponor_spark.jobs.profile.words import (
+from ponor_spark.jobs.profile.report import (
     headline,
     human_bytes,
     human_count,
@@ -24,6 +16,14 @@ from ponor_spark.jobs.profile.words import (
     print_profile,
     share,
     spark_line,
+)
+from ponor_spark.jobs.profile.topic_profile import (
+    BINS,
+    WIDTHS_MS,
+    Bin,
+    PartitionProfile,
+    TopicProfile,
+    width_ms,
 )
 from rich.console import Console
 

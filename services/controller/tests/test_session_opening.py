@@ -116,8 +116,8 @@ def test_hanging_callers_do_not_block_others() -> None:
 
 
 def test_a_node_that_reaches_another_cluster_returns_to_its_own() -> None:
-    class OneOfTwo(QuorumRig):
-        """The other cluster has another history."""
+    class OneClusterRig(QuorumRig):
+        """Ignores controller b0, because it belongs to another cluster with another history."""
 
         def saw(self, controller: Any) -> None:
             if controller.name != "b0":
@@ -127,7 +127,7 @@ def test_a_node_that_reaches_another_cluster_returns_to_its_own() -> None:
             if controller.name != "b0":
                 super().leads(controller)
 
-    own, other = OneOfTwo(43, voters=1), "b0:7000"
+    own, other = OneClusterRig(43, voters=1), "b0:7000"
     simulation = own.simulation
     clients: list[tuple[SessionClient, SubscriptionClient]] = []
 

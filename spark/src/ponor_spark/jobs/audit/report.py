@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ponor_spark.jobs.audit.job import Audited
-from ponor_spark.jobs.profile.words import human_bytes
+from ponor_spark.jobs.profile.report import human_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,7 +65,7 @@ def _sound(audited: Sequence[Audited]) -> str:
     aborted = sum(each.aborted_records for each in findings)
     control = sum(each.control_batches for each in findings)
     if aborted or control:
-        said += f"; {aborted:,} aborted records and {control:,} control batches are not among them"
+        said += f"; {aborted:,} aborted records and {control:,} control batches are not included"
     return said
 
 
