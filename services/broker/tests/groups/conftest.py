@@ -38,6 +38,7 @@ from ponor_runtime.telemetry import Telemetry
 
 from services.broker.tests.coordination_kit import Address, MemoryPartition, VirtualClock
 from services.broker.tests.serving_kit import Permission
+from services.broker.tests.share_kit import MemoryPersister
 
 STEP_PATTERN = re.compile(r"^(?P<action>.*?)\s*->\s*(?P<outcome>.*)$")
 
@@ -255,6 +256,7 @@ class BrokerWorld:
         self.coming: set[int] = set()
         self.new: set[int] = set()
         self.topics: dict[str, tuple[UUID, int]] = {"t": (UUID(int=1), 4)}
+        self.persister = MemoryPersister()
         self.failures: list[BaseException] = []
         self._opened: list[PartitionCallback] = []
         self._closed: list[PartitionCallback] = []
@@ -283,6 +285,7 @@ class BrokerWorld:
             node_id=65_537,
             runtime=runtime,
             settings=self.settings,
+            persister=self.persister,
         )
         self.coordinator.start()
         if OFFSETS_TOPIC in self.topics:

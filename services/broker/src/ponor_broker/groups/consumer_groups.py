@@ -76,7 +76,7 @@ class ConsumerGroups(ServerAssignedGroups):
             return self._table.create(group_id) or _refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if group.membership.state is GroupState.DEAD:
             return _refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if request.member_epoch != 0:
+        if request.member_epoch != 0 or group.classic is None:
             message = f"Group {group_id} is not a consumer group."
             return _refusal(ErrorCode.GROUP_ID_NOT_FOUND, message)
         return group

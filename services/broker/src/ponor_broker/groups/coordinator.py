@@ -27,6 +27,7 @@ from ponor_broker.coordination.ports import (
 from ponor_broker.coordination.record_format import fits_record
 from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.coordination.shards import RETRY_S, ROWS_PER_STEP, BrokerPorts, CoordinatedTopic, Shards
+from ponor_broker.coordination.share_persister import SharePersister
 from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest
 from ponor_broker.groups.consumer.membership import ConsumerMembership
 from ponor_broker.groups.consumer.offset_access import refusal_of_fetch
@@ -42,6 +43,8 @@ from ponor_broker.groups.record_codec import CODEC
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.shard import GroupShard
+from ponor_broker.groups.share.membership import ShareMembership
+from ponor_broker.groups.share_groups import ShareGroups
 from ponor_broker.groups.subscribable_topics import SubscribableTopics
 from ponor_broker.serving import Serving
 
@@ -65,8 +68,11 @@ class GroupCoordinator:
         node_id: int,
         runtime: Runtime,
         settings: GroupSettings,
+        persister: SharePersister | None = None,
     ) -> None:
+        """Without a persister, requests of share groups are not served."""
         self._topics = topics
+        self.persister: Final = persister
         self._subscribable = SubscribableTopics(topics)
         self._runtime = runtime
         self._settings = settings
@@ -135,6 +141,7 @@ class GroupCoordinator:
             topics=self._subscribable,
             spawn=self.shards.tasks.spawn,
             failed=lambda: self.shards.reopen(partition, shard),
+            persister=self.persister,
         )
         return shard
 
@@ -180,7 +187,8 @@ class GroupCoordinator:
     async def _forget_deleted_topics(self, shard: GroupShard) -> bool:
         if shard.has_to_forget_topics:
             shard.has_to_forget_topics = False
-            if not await shard.removal.forget_deleted_topics(self._is_unloaded):
+            is_done = await shard.removal.forget_deleted_topics(self._is_unloaded)
+            if not await shard.shares.forget_deleted_topics() or not is_done:
                 shard.has_to_forget_topics = True
         return not shard.has_to_forget_topics
 
@@ -261,7 +269,18 @@ class GroupCoordinator:
         shard = await self._decided_shard(group_id)
         if isinstance(shard, ErrorCode):
             return HeartbeatAnswer(shard, shard.meaning)
-        return await shard.consumer_heartbeat(group_id, request)
+        answer = await shard.consumers.heartbeat(group_id, request)
+        shard.check_log()
+        return answer
+
+    async def share_heartbeat(self, group_id: str, request: HeartbeatRequest) -> HeartbeatAnswer:
+        """ShareGroupHeartbeat of valid form."""
+        shard = await self._decided_shard(group_id)
+        if isinstance(shard, ErrorCode):
+            return HeartbeatAnswer(shard, shard.meaning)
+        answer = await shard.shares.heartbeat(group_id, request)
+        shard.check_log()
+        return answer
 
     async def leave_group(self, group_id: str, leaving: tuple[MemberClaim, ...]) -> ErrorCode | LeaveAnswer:
         """LeaveGroup."""
@@ -312,6 +331,8 @@ class GroupCoordinator:
         group = shard.get(group_id)
         if group is None:
             return [(partition, None) for partition in wanted or ()]
+        if group.share is not None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
         if group.consumer is not None:
             error = refusal_of_fetch(group.consumer.contents, member_id, member_epoch)
             if error is not ErrorCode.NONE:
@@ -364,6 +385,22 @@ class GroupCoordinator:
             return ErrorCode.GROUP_ID_NOT_FOUND
         return membership
 
+    def share_group(self, group_id: str) -> ShareMembership | ErrorCode:
+        """Return a share group, for reading within this turn of the event loop."""
+        shard = self.shards.of(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard
+        group = shard.get(group_id)
+        membership = None if group is None else group.share
+        if membership is None or membership.state is GroupState.DEAD:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        return membership
+
+    async def share_groups(self, group_id: str) -> ShareGroups | ErrorCode:
+        """Return the share groups of the shard of a group, for requests that concern its offsets."""
+        shard = await self._decided_shard(group_id)
+        return shard if isinstance(shard, ErrorCode) else shard.shares
+
     def list_groups(self) -> Steps[tuple[ErrorCode, list[GroupListing]]]:
         """ListGroups of this broker. While a partition is loading, the code shows that the list is
         incomplete.
@@ -386,4 +423,7 @@ class GroupCoordinator:
         """DeleteGroups, one group."""
         await self.shards.decided((group_id,))
         shard = self.shards.of(group_id)
-        return shard if isinstance(shard, ErrorCode) else await shard.removal.delete_group(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard
+        error = await shard.shares.forget_states(group_id)
+        return error if error is not ErrorCode.NONE else await shard.removal.delete_group(group_id)

@@ -19,6 +19,7 @@ from ponor_broker.groups.outcome import GroupOutcome, TimerInstruction
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.record_codec import Entry
 from ponor_broker.groups.records import NO_TIMESTAMP, GroupRecord
+from ponor_broker.groups.share.membership import ShareMembership
 
 
 class GroupMembership(Protocol):
@@ -130,6 +131,11 @@ class Group:
     def consumer(self) -> ConsumerMembership | None:
         """The membership, if the group is a consumer group."""
         return self.membership if isinstance(self.membership, ConsumerMembership) else None
+
+    @property
+    def share(self) -> ShareMembership | None:
+        """The membership, if the group is a share group."""
+        return self.membership if isinstance(self.membership, ShareMembership) else None
 
     @property
     def holding(self) -> Holding:

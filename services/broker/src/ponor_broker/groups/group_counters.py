@@ -8,8 +8,11 @@ from ponor_runtime.telemetry import Counter, Telemetry
 
 CLASSIC_TYPE: Final = "classic"
 CONSUMER_TYPE: Final = "consumer"
-GROUP_TYPES: Final = (CLASSIC_TYPE, CONSUMER_TYPE)
+SHARE_TYPE: Final = "share"
+GROUP_TYPES: Final = (CLASSIC_TYPE, CONSUMER_TYPE, SHARE_TYPE)
 """Kafka's names of the types of groups."""
+MIGRATED_TYPES: Final = (CLASSIC_TYPE, CONSUMER_TYPE)
+"""Types to which a group with members may change."""
 
 
 class GroupCounters:
@@ -20,11 +23,11 @@ class GroupCounters:
             each: telemetry.counter("ponor_group_rebalances_total", type=each) for each in GROUP_TYPES
         }
         self._migrations: dict[str, Counter] = {
-            each: telemetry.counter("ponor_group_migrations_total", type=each) for each in GROUP_TYPES
+            each: telemetry.counter("ponor_group_migrations_total", type=each) for each in MIGRATED_TYPES
         }
 
     def rebalanced(self, group_type: str, count: int = 1) -> None:
-        """Count completed rebalances of a classic group, or raised epochs of a consumer group."""
+        """Count completed rebalances of a classic group, or raised epochs of other groups."""
         self._rebalances[group_type].add(count)
 
     def migrated(self, group_type: str) -> None:

@@ -2,8 +2,9 @@
 (docs/formats/consumer-offsets.md).
 
 Keys and values start with a version. The version of a key is also its kind: 0 and 1 for an offset commit, 2
-for a classic group, 3, 5 to 8 and 16 for a consumer group. Keys with other versions belong to other kinds of
-groups. This broker does not write them; it skips them and leaves them in the log.
+for a classic group, 3, 5 to 8 and 16 for a consumer group, 10 to 15 for a share group. Keys with other
+versions belong to other kinds of groups. This broker does not write them; it skips them and leaves them in
+the log.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ from ponor_broker.groups.records import (
     OffsetEntry,
     OffsetKey,
 )
+from ponor_broker.groups.share.record_codec import SHARE_KEYS, decode_share_entry, encode_share_entry
+from ponor_broker.groups.share.records import ShareEntry, ShareGroupEntry, StatePartitionsEntry
 
-Entry: TypeAlias = OffsetEntry | GroupEntry | ConsumerEntry
+Entry: TypeAlias = OffsetEntry | GroupEntry | ConsumerEntry | ShareGroupEntry
 """A record of any kind."""
 _OFFSET_KEY_VERSION = 1
 _GROUP_KEY_VERSION = 2
@@ -56,6 +59,8 @@ def encode_entry(entry: Entry) -> tuple[bytes, bytes | None]:
     """Return key and value of an entry; the value of a tombstone is None."""
     if isinstance(entry, OffsetEntry):
         return _encode_offset_key(entry.key), None if entry.value is None else _encode_offset(entry.value)
+    if isinstance(entry, ShareEntry | StatePartitionsEntry):
+        return encode_share_entry(entry)
     if not isinstance(entry, GroupEntry):
         return encode_consumer_entry(entry)
     key = encode_versioned(GroupMetadataKey(entry.key.group_id), _GROUP_KEY_VERSION)
@@ -89,6 +94,8 @@ def _decode(key: bytes, value: Buffer | None) -> Entry | None:
     if kind == _GROUP_KEY_VERSION:
         group_key, _ = decode_as(GroupMetadataKey, kind, key, 2)
         return GroupEntry(GroupKey(group_key.group), None if value is None else _decode_group(value))
+    if kind in SHARE_KEYS:
+        return decode_share_entry(kind, key, value)
     return decode_consumer_entry(kind, key, value) if kind in CONSUMER_KEYS else None
 
 

@@ -160,7 +160,7 @@ class GroupRemoval:
         commit is no error.
         """
         group = self._table.get(group_id)
-        if group is None or group.membership.state is GroupState.DEAD:
+        if group is None or group.share is not None or group.membership.state is GroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if group.membership.state is not GroupState.EMPTY and not group.membership.is_of_consumers:
             return ErrorCode.NON_EMPTY_GROUP  # the topics that such members read are unknown

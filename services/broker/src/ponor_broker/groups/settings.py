@@ -89,6 +89,29 @@ class GroupSettings:
         "takes one turn of the event loop, with about 0.1 ms for each member. A larger group changes only "
         "while it is empty.",
     )
+    group_share_session_timeout_ms: int = setting(
+        45_000,
+        within=(1, 1_800_000),
+        doc="Kafka's group.share.session.timeout.ms: a member of a share group that sends no heartbeat for "
+        "this time is removed.",
+    )
+    group_share_heartbeat_interval_ms: int = setting(
+        5_000,
+        within=(1, 600_000),
+        doc="Kafka's group.share.heartbeat.interval.ms: interval at which members of share groups send "
+        "heartbeats.",
+    )
+    group_share_assignment_interval_ms: int = setting(
+        1_000,
+        within=(0, 15_000),
+        doc="Kafka's group.share.assignment.interval.ms: least time between two computations of a share "
+        "group's target assignment.",
+    )
+    group_share_members_max: int = setting(
+        200,
+        within=(1, 1_000),
+        doc="Kafka's group.share.max.size: members of one share group.",
+    )
     groups_max: int = setting(
         100_000,
         within=(1, 10_000_000),
@@ -174,4 +197,13 @@ class GroupSettings:
             assignors={name: by_name[name] for name in self.group_consumer_assignors.split(",")},
             migration=MigrationPolicy(self.group_consumer_migration_policy),
             migrated_members_max=min(self.group_migration_members_max, self.group_members_max),
+        )
+
+    def of_share_groups(self) -> ConsumerSettings:
+        """Return the settings of the share groups' state machine, which has an assignor of its own."""
+        return ConsumerSettings(
+            session_timeout_ms=self.group_share_session_timeout_ms,
+            assignment_interval_ms=self.group_share_assignment_interval_ms,
+            members_max=self.group_share_members_max,
+            assignors={},
         )

@@ -18,16 +18,16 @@ from ponor_runtime.turns import Steps
 
 from ponor_broker.coordination.log_rewrite import LogRewrite
 from ponor_broker.coordination.record_log import RecordLog
+from ponor_broker.coordination.share_persister import SharePersister
 from ponor_broker.coordination.timers import TimerQueue
 from ponor_broker.coordination.transactional_append import TransactionalProducer, Verification
-from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest
 from ponor_broker.groups.consumer.offset_access import refusal_of_commit
 from ponor_broker.groups.consumer.topics import ImageTopics
 from ponor_broker.groups.consumer_groups import ConsumerGroups
 from ponor_broker.groups.events import JoinRequest, LeaveRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.group import Group
 from ponor_broker.groups.group_actions import GroupActions
-from ponor_broker.groups.group_counters import CONSUMER_TYPE, GroupCounters
+from ponor_broker.groups.group_counters import CONSUMER_TYPE, SHARE_TYPE, GroupCounters
 from ponor_broker.groups.group_table import GroupBudget, GroupTable
 from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
 from ponor_broker.groups.member import member_bytes
@@ -41,6 +41,8 @@ from ponor_broker.groups.records import CommittedOffset, GroupEntry, GroupKey, O
 from ponor_broker.groups.removal import GroupRemoval, IsGone
 from ponor_broker.groups.server_assigned_groups import ServerAssignedGroups, ShardParts, Spawn
 from ponor_broker.groups.settings import GroupSettings
+from ponor_broker.groups.share.records import ShareEntry, StatePartitionsEntry
+from ponor_broker.groups.share_groups import ShareGroups
 
 _ENTRIES_PER_STEP: Final = 200
 """Records of the log that are restored per event-loop turn: about 8 ms."""
@@ -73,6 +75,7 @@ class GroupShard:
         topics: ImageTopics,
         spawn: Spawn,
         failed: Callable[[], None],
+        persister: SharePersister | None = None,
     ) -> None:
         """`failed` is called if the memory does not agree with the log, and must be loaded again."""
         self._log = log
@@ -86,8 +89,12 @@ class GroupShard:
             log, self._table, settings=settings, clock=clock, timers=timers, counters=counters
         )
         parts = ShardParts(log, self._table, self._actions, settings, clock, timers, counters, spawn, failed)
-        self._consumers = ConsumerGroups(parts, topics)
-        self._executors: dict[str, ServerAssignedGroups] = {CONSUMER_TYPE: self._consumers}
+        self.consumers = ConsumerGroups(parts, topics)
+        self.shares = ShareGroups(parts, topics, persister)
+        self._executors: dict[str, ServerAssignedGroups] = {
+            CONSUMER_TYPE: self.consumers,
+            SHARE_TYPE: self.shares,
+        }
         """What executes the groups of each type whose assignment the coordinator computes."""
         self.removal = GroupRemoval(log, self._table, self._actions, settings=settings, clock=clock)
         self.rewrite: LogRewrite[Entry] = LogRewrite(
@@ -160,8 +167,10 @@ class GroupShard:
                 group.offsets.restore((entry.key.topic, entry.key.partition), entry.value)
             elif isinstance(entry, GroupEntry):
                 group.durable = entry.value
+            elif isinstance(entry, ShareEntry | StatePartitionsEntry):
+                self.shares.put(group, entry)
             else:
-                self._consumers.put(group, entry)
+                self.consumers.put(group, entry)
             state_bytes += self._log.size_of(entry)
         for number, (producer_id, key, offset) in enumerate(pending, 1):
             if not number % _ENTRIES_PER_STEP:
@@ -179,7 +188,7 @@ class GroupShard:
                 self._actions.recount(group)
         self.is_loaded = True
         self._log.accept_markers(self._transaction_ended)
-        self._check_log()
+        self.check_log()
 
     def snapshot(self) -> Iterator[Entry]:
         """Yield all durable state in the form that `restore` takes."""
@@ -234,7 +243,8 @@ class GroupShard:
                 yield
         assert not self._actions.waiting_count, "a request was left without an answer"
 
-    def _check_log(self) -> None:
+    def check_log(self) -> None:
+        """Request a rewrite of the log if it became long."""
         if self.rewrite.is_due:
             self._rewrite_due()
 
@@ -243,11 +253,13 @@ class GroupShard:
     async def join(self, group_id: str, request: JoinRequest, free: Callable[[], None]) -> JoinAnswer:
         """JoinGroup; waits for the rebalance. See `GroupCoordinator.join_group` for `free`."""
         group = self._table.get(group_id)
+        if group is not None and group.share is not None:
+            return JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
         if request.member_id and (group is None or (group.consumer is not None and not group.membership)):
             return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
         if group is not None and group.consumer is not None and group.membership:
-            joined = await self._consumers.join(group, request)
-            self._check_log()
+            joined = await self.consumers.join(group, request)
+            self.check_log()
             return joined
         if not self._has_room_for_member(group, request):
             return JoinAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
@@ -267,7 +279,7 @@ class GroupShard:
         return body
 
     def _make_classic(self, group: Group) -> ErrorCode:
-        return ErrorCode.NONE if group.consumer is None else self._consumers.make_classic(group)
+        return ErrorCode.NONE if group.consumer is None else self.consumers.make_classic(group)
 
     def _has_room_for_member(self, group: Group | None, request: JoinRequest) -> bool:
         classic = None if group is None else group.classic
@@ -279,7 +291,7 @@ class GroupShard:
         """SyncGroup; waits until the leader's assignments are durable."""
         group, membership = self._classic(group_id)
         if group is not None and group.consumer is not None:
-            return await self._consumers.sync(group, request)
+            return await self.consumers.sync(group, request)
         if group is None or membership is None:
             return SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
         number, answer = self._actions.open_request()
@@ -289,7 +301,7 @@ class GroupShard:
         if not answer.done() and not membership.is_led_by(request.claim.member_id):
             request.assignments.clear()
             free()
-        self._check_log()
+        self.check_log()
         body = await answer
         assert isinstance(body, SyncAnswer)
         return body
@@ -298,7 +310,7 @@ class GroupShard:
         """Heartbeat."""
         group, membership = self._classic(group_id)
         if group is not None and group.consumer is not None:
-            return self._consumers.classic_heartbeat(group, claim)
+            return self.consumers.classic_heartbeat(group, claim)
         if group is None or membership is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         error, instructions = membership.heartbeat(claim)
@@ -309,8 +321,8 @@ class GroupShard:
         """LeaveGroup."""
         group, membership = self._classic(group_id)
         if group is not None and group.consumer is not None:
-            left = await self._consumers.leave(group, leaving)
-            self._check_log()
+            left = await self.consumers.leave(group, leaving)
+            self.check_log()
             return left
         if group is None or membership is None:
             return LeaveAnswer(tuple((claim, ErrorCode.UNKNOWN_MEMBER_ID) for claim in leaving))
@@ -323,12 +335,6 @@ class GroupShard:
     def _classic(self, group_id: str) -> tuple[Group | None, Membership | None]:
         group = self._table.get(group_id)
         return group, None if group is None else group.classic
-
-    async def consumer_heartbeat(self, group_id: str, request: HeartbeatRequest) -> HeartbeatAnswer:
-        """ConsumerGroupHeartbeat of valid form."""
-        answer = await self._consumers.heartbeat(group_id, request)
-        self._check_log()
-        return answer
 
     # --- offsets
 
@@ -357,7 +363,7 @@ class GroupShard:
                 group.offsets.failed(commits)
 
         error = await self._actions.write(entries, apply)
-        self._check_log()
+        self.check_log()
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error is ErrorCode.MESSAGE_TOO_LARGE else error
 
     def _admit(
@@ -377,6 +383,8 @@ class GroupShard:
             group = self._table.create(group_id)
             if group is None:
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if group.share is not None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
         if group.consumer is not None:
             if group.membership.state is GroupState.DEAD:
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -446,7 +454,7 @@ class GroupShard:
                 self._actions.recount(admitted)
 
         error = await self._actions.write(_entries(group_id, commits), apply, producer)
-        self._check_log()
+        self.check_log()
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error is ErrorCode.MESSAGE_TOO_LARGE else error
 
     def _put_pending(
@@ -471,7 +479,7 @@ class GroupShard:
         if producer_id in self.removal.awaited_producers:
             self._forget_topics()
         if not self._log.is_closed:
-            self._check_log()
+            self.check_log()
 
 
 def _membership_entries(group: Group) -> Iterator[Entry]:

@@ -29,7 +29,7 @@ from ponor_broker.groups.consumer.records import (
 from ponor_broker.groups.consumer.state import ConsumerState
 from ponor_broker.groups.outcome import Draft
 
-_REJOIN: Final = "The member must abandon all its partitions and rejoin."
+REJOIN: Final = "The member must abandon all its partitions and rejoin."
 
 
 def admit(
@@ -127,7 +127,7 @@ def _check_epoch(current: CurrentAssignment, request: HeartbeatRequest) -> None:
         raise HeartbeatRefusedError(
             ErrorCode.FENCED_MEMBER_EPOCH,
             f"The consumer group member has a greater member epoch ({epoch}) than the one known by the group "
-            f"coordinator ({current.epoch}). {_REJOIN}",
+            f"coordinator ({current.epoch}). {REJOIN}",
         )
     # The answer with the newer epoch may have been lost.
     missed_answer = epoch == current.previous_epoch and request.owned is not None
@@ -135,7 +135,7 @@ def _check_epoch(current: CurrentAssignment, request: HeartbeatRequest) -> None:
         raise HeartbeatRefusedError(
             ErrorCode.FENCED_MEMBER_EPOCH,
             f"The consumer group member has a smaller member epoch ({epoch}) than the one known by the group "
-            f"coordinator ({current.epoch}). {_REJOIN}",
+            f"coordinator ({current.epoch}). {REJOIN}",
         )
 
 

@@ -52,18 +52,18 @@ class ConsumerGroupHeartbeatHandler:
     def _check(self, request: ConsumerGroupHeartbeatRequest, version: int) -> None:
         epoch = request.member_epoch
         if version >= CLIENT_GENERATED_ID_FROM or epoch > JOINING_EPOCH or epoch == LEAVING_EPOCH:
-            _check_text("MemberId", request.member_id)
-        _check_text("GroupId", request.group_id)
-        _check_text("InstanceId", request.instance_id)
-        _check_text("RackId", request.rack_id)
+            check_text("MemberId", request.member_id)
+        check_text("GroupId", request.group_id)
+        check_text("InstanceId", request.instance_id)
+        check_text("RackId", request.rack_id)
         if not fits_record(request.member_id):
-            raise _invalid("MemberId is too long.")
+            raise invalid_request("MemberId is too long.")
         if epoch == JOINING_EPOCH:
             _check_join(request)
         elif epoch == STATIC_LEAVING_EPOCH and request.instance_id is None:
-            raise _invalid("InstanceId can't be null.")
+            raise invalid_request("InstanceId can't be null.")
         elif epoch < STATIC_LEAVING_EPOCH:
-            raise _invalid("MemberEpoch is invalid.")
+            raise invalid_request("MemberEpoch is invalid.")
         if request.server_assignor is not None and request.server_assignor not in self._assignors:
             raise HeartbeatRefusedError(
                 ErrorCode.UNSUPPORTED_ASSIGNOR,
@@ -91,22 +91,28 @@ class ConsumerGroupHeartbeatHandler:
         )
 
 
-def _invalid(message: str) -> HeartbeatRefusedError:
+def invalid_request(message: str) -> HeartbeatRefusedError:
+    """Return the refusal of a request whose form is invalid."""
     return HeartbeatRefusedError(ErrorCode.INVALID_REQUEST, message)
 
 
-def _check_text(name: str, text: str | None) -> None:
+def check_text(name: str, text: str | None) -> None:
+    """Refuse a text that is present and blank.
+
+    Raises:
+        HeartbeatRefusedError: INVALID_REQUEST.
+    """
     if text is not None and not text.strip():
-        raise _invalid(f"{name} can't be empty.")
+        raise invalid_request(f"{name} can't be empty.")
 
 
 def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
     if request.rebalance_timeout_ms == NO_TIMEOUT:
-        raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+        raise invalid_request("RebalanceTimeoutMs must be provided in first request.")
     if request.topic_partitions is None or request.topic_partitions:
-        raise _invalid("TopicPartitions must be empty when (re-)joining.")
+        raise invalid_request("TopicPartitions must be empty when (re-)joining.")
     if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        raise _invalid(_NO_SUBSCRIPTION)
+        raise invalid_request(_NO_SUBSCRIPTION)
 
 
 def _heartbeat(

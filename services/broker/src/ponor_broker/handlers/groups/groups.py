@@ -1,4 +1,4 @@
-"""The APIs of consumer groups: versions and handlers. They translate between the wire and
+"""The APIs of groups: versions and handlers. They translate between the wire and
 `ponor_broker.groups`.
 """
 
@@ -8,6 +8,7 @@ from ponor_kafka.api import ApiKey
 from ponor_runtime.clock import Clock
 
 from ponor_broker.coordination.ports import TopicDirectory
+from ponor_broker.coordination.share_persister import SharePersister
 from ponor_broker.coordination.transactional_append import Verification
 from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.handlers.groups.consumer_group_describe import ConsumerGroupDescribeHandler
@@ -15,6 +16,8 @@ from ponor_broker.handlers.groups.consumer_group_heartbeat import ConsumerGroupH
 from ponor_broker.handlers.groups.group_admin import GroupAdminHandlers
 from ponor_broker.handlers.groups.group_membership import GroupMembershipHandlers
 from ponor_broker.handlers.groups.group_offsets import GroupOffsetsHandlers
+from ponor_broker.handlers.groups.share_group_membership import ShareGroupMembershipHandlers
+from ponor_broker.handlers.groups.share_group_offsets import EndOffsets, ShareGroupOffsetsHandlers
 from ponor_broker.handlers.groups.transactional_offsets import TransactionalOffsetsHandler
 from ponor_broker.requests.api_handler import ApiHandler, Handle, WhenFenced
 from ponor_broker.transactions.verification import TransactionVerifier
@@ -49,4 +52,20 @@ def group_handlers(
     if verifier is not None:
         transactional = TransactionalOffsetsHandler(coordinator, topics, clock, verifier)
         rows = (*rows, (ApiKey.TXN_OFFSET_COMMIT, 0, 5, transactional.commit))
+    return [ApiHandler(*row, when_fenced=WhenFenced.REFUSES) for row in rows]
+
+
+def share_group_handlers(
+    coordinator: GroupCoordinator, persister: SharePersister, topics: TopicDirectory, ends: EndOffsets
+) -> list[ApiHandler]:
+    """Return the handlers of the APIs of share groups."""
+    members = ShareGroupMembershipHandlers(coordinator, topics)
+    offsets = ShareGroupOffsetsHandlers(coordinator, persister, topics, ends)
+    rows: tuple[tuple[ApiKey, int, int, Handle], ...] = (
+        (ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, members.heartbeat),
+        (ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, members.describe),
+        (ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, offsets.describe),
+        (ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, offsets.alter),
+        (ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, offsets.delete),
+    )
     return [ApiHandler(*row, when_fenced=WhenFenced.REFUSES) for row in rows]
