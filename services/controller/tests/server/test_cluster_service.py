@@ -12,7 +12,7 @@ from ponor.controller.v1 import cluster_service_pb2 as wire
 from ponor.controller.v1 import quorum_service_pb2
 from ponor.controller.v1.session_service_pb2 import LoadReport
 from ponor_controller.server.cluster_service import STOP_TTL_MS_MAX
-from ponor_controller.server.rpc_connections import CONNECTIONS_MAX
+from ponor_controller.server.rpc_service import CONNECTIONS_MAX
 from ponor_metadata.client.cluster_client import ClusterClient
 from ponor_metadata.client.leader_calls import NoControllerError
 from ponor_metadata.client.node_identity import NodeIdentity

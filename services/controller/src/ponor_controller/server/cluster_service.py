@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
-from google.protobuf.message import DecodeError
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import cluster_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.nouns.cluster import ClusterRow, cluster_of
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
-from ponor_runtime.network import Connection
 
 from ponor_controller.domains.balancing.duty import Balancer
 from ponor_controller.domains.leases.operations import LeaseDecision, close_lease, open_lease, renew_lease
 from ponor_controller.domains.nodes.descriptions import describe_nodes, unregister_node
 from ponor_controller.kernel.decisions import invalid
-from ponor_controller.kernel.leading import Leading, confirm_refusals, not_leading
+from ponor_controller.kernel.leading import Leading
 from ponor_controller.kernel.node_activity import NodeActivity
 from ponor_controller.kernel.proposer import Proposer
-from ponor_controller.server.rpc_connections import RpcConnections
+from ponor_controller.server.rpc_service import RpcService
 from ponor_controller.settings import SnapshotLeaseSettings
 
 STOP_TTL_MS_MAX: Final = 600_000
@@ -29,7 +27,7 @@ STOP_TTL_MS_MAX: Final = 600_000
 _Handler: TypeAlias = Callable[[Any], Awaitable[wire.ClusterResponse]]
 
 
-class ClusterService:
+class ClusterService(RpcService[wire.ClusterResponse]):
     """Serves ClusterService.Cluster."""
 
     def __init__(
@@ -40,13 +38,10 @@ class ClusterService:
         activity: NodeActivity,
         settings: SnapshotLeaseSettings,
     ) -> None:
-        self._leading = leading
-        self._proposer = proposer
         self._balancer = balancer
         self._activity = activity
         self._settings = settings
-        self._connections = RpcConnections(self._answer)
-        self._handlers: Mapping[str, _Handler] = {
+        handlers: Mapping[str, _Handler] = {
             "announce_stop": self._announce_stop,
             "describe_balance": self._describe_balance,
             "pause_balancer": self._pause_balancer,
@@ -57,25 +52,9 @@ class ClusterService:
             "unregister_node": self._unregister_node,
             "describe_identity": self._describe_identity,
         }
-
-    async def handle(self, connection: Connection) -> None:
-        """Answer requests until the caller disconnects."""
-        await self._connections.serve(connection)
-
-    async def _answer(self, frame: bytes) -> bytes:
-        try:
-            self._connections.require_room()
-            request = _decode(frame)
-            kind = request.WhichOneof("kind")
-            if kind is None:
-                raise invalid("the request has an unknown kind; upgrade the controller first")
-            if not self._leading.is_leading:
-                raise not_leading(self._leading, kind)
-            work = self._handlers[kind](getattr(request, kind))
-            response = await confirm_refusals(work, self._leading, self._unchanged)
-        except OperationError as error:
-            response = wire.ClusterResponse(error=error.to_proto())
-        return response.SerializeToString()
+        super().__init__(
+            wire.ClusterRequest, wire.ClusterResponse, handlers, leading, proposer, leader_only=True
+        )
 
     async def _announce_stop(self, request: wire.AnnounceStop) -> wire.ClusterResponse:
         if not 0 <= request.ttl_ms <= STOP_TTL_MS_MAX:
@@ -85,16 +64,16 @@ class ClusterService:
         cluster = await self._require_changeable("announcing the stop of the cluster")
         until_ms = self._proposer.now_ms() + request.ttl_ms if request.ttl_ms else 0
         if until_ms == cluster.stop_until_ms:
-            return await self._unchanged()
+            return _done(await self._confirmed())
         announced = records_pb2.ClusterStopAnnounced(until_ms=until_ms)
-        return await self._commit(records_pb2.Record(cluster_stop_announced=announced))
+        return _done(await self._commit([records_pb2.Record(cluster_stop_announced=announced)]))
 
     async def _pause_balancer(self, request: wire.PauseBalancer) -> wire.ClusterResponse:
         cluster = await self._require_changeable("pausing the balancer")
         if request.paused == cluster.balancer_paused:
-            return await self._unchanged()
+            return _done(await self._confirmed())
         paused = records_pb2.BalancerPaused(paused=request.paused)
-        return await self._commit(records_pb2.Record(balancer_paused=paused))
+        return _done(await self._commit([records_pb2.Record(balancer_paused=paused)]))
 
     async def _describe_balance(self, _: wire.DescribeBalance) -> wire.ClusterResponse:
         # The loads of a deposed leader are obsolete.
@@ -108,7 +87,7 @@ class ClusterService:
     async def _unregister_node(self, request: wire.UnregisterNode) -> wire.ClusterResponse:
         await self._require_changeable("unregistering a node")
         records = unregister_node(NodeId(request.node_id), self._proposer.view, self._activity)
-        return await (self._commit(*records) if records else self._unchanged())
+        return _done(await self._commit(records))
 
     async def _describe_identity(self, _: wire.DescribeIdentity) -> wire.ClusterResponse:
         await self._leading.read_index()
@@ -137,10 +116,10 @@ class ClusterService:
     async def _close_snapshot(self, request: wire.CloseSnapshot) -> wire.ClusterResponse:
         await self._require_changeable("reading a snapshot")
         records = close_lease(request, self._proposer.view)
-        return await self._commit(*records) if records else await self._unchanged()
+        return _done(await self._commit(records))
 
     async def _lease(self, decision: LeaseDecision) -> wire.ClusterResponse:
-        await (self._commit(*decision.records) if decision.records else self._unchanged())
+        await self._commit(decision.records)
         opened = wire.SnapshotOpened(
             lease_id=decision.row.lease_id,
             index=decision.row.image_index,
@@ -150,34 +129,11 @@ class ClusterService:
         return wire.ClusterResponse(snapshot=opened)
 
     async def _require_changeable(self, what: str) -> ClusterRow:
-        """Wait for room, check leadership and feature level, and return the cluster's row."""
-        await self._proposer.room()
-        if not self._leading.is_leading:
-            raise not_leading(self._leading, what)
+        """Wait for room, check leadership, and return the cluster's row."""
+        await self._room(what)
         cluster = cluster_of(self._proposer.view)
         assert cluster is not None, "the image does not contain the cluster"
         return cluster
-
-    async def _commit(self, *records: records_pb2.Record) -> wire.ClusterResponse:
-        index = self._proposer.propose(records)
-        await self._proposer.commits.reached(index)
-        return _done(index)
-
-    async def _unchanged(self) -> wire.ClusterResponse:
-        """Answer a request that changes nothing, after the rows it was based on are committed and leadership
-        is confirmed.
-        """
-        index = self._proposer.last_index
-        await self._proposer.commits.reached(index)
-        await self._leading.read_index()
-        return _done(index)
-
-
-def _decode(frame: bytes) -> wire.ClusterRequest:
-    try:
-        return wire.ClusterRequest.FromString(frame)
-    except DecodeError as error:
-        raise invalid(f"a frame is not a ClusterRequest: {error}") from error
 
 
 def _done(index: int) -> wire.ClusterResponse:

@@ -5,18 +5,15 @@ The Raft core decides whether a change of the membership is allowed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
-from google.protobuf.message import DecodeError
 from ponor.controller.v1 import quorum_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.nouns.cluster import cluster_of
 from ponor_raft.membership import DIRECTORY_ID_BYTES
-from ponor_rpc.errors import OperationError
 from ponor_runtime.host_port import HOST_CHARACTERS_MAX, split_host_port
 from ponor_runtime.identity import NODE_ID_BOUND, NodeId, node_id_in
-from ponor_runtime.network import Connection
 
 from ponor_controller.consensus.members import Member
 from ponor_controller.domains.quorum.feature_levels import (
@@ -25,22 +22,19 @@ from ponor_controller.domains.quorum.feature_levels import (
 )
 from ponor_controller.domains.quorum.raft_quorum import RaftQuorum
 from ponor_controller.kernel.decisions import invalid
-from ponor_controller.kernel.leading import Leading, confirm_refusals, not_leading
+from ponor_controller.kernel.leading import Leading
 from ponor_controller.kernel.proposer import Proposer
-from ponor_controller.server.rpc_connections import RpcConnections
+from ponor_controller.server.rpc_service import RpcService
 
 _Handler: TypeAlias = Callable[[Any], Awaitable[wire.QuorumResponse]]
 
 
-class QuorumService:
+class QuorumService(RpcService[wire.QuorumResponse]):
     """Serves QuorumService.Quorum."""
 
     def __init__(self, control: RaftQuorum, leading: Leading, proposer: Proposer) -> None:
         self._control = control
-        self._leading = leading
-        self._proposer = proposer
-        self._connections = RpcConnections(self._answer)
-        self._handlers: Mapping[str, _Handler] = {
+        handlers: Mapping[str, _Handler] = {
             "describe": self._describe,
             "add_learner": self._add_learner,
             "promote": self._promote,
@@ -51,23 +45,9 @@ class QuorumService:
             "confirm_incarnation": self._confirm_incarnation,
             "read_index": self._read_index,
         }
-
-    async def handle(self, connection: Connection) -> None:
-        """Answer requests until the caller disconnects."""
-        await self._connections.serve(connection)
-
-    async def _answer(self, frame: bytes) -> bytes:
-        try:
-            self._connections.require_room()
-            request = _decode(frame)
-            kind = request.WhichOneof("kind")
-            if kind is None:
-                raise invalid("the request has an unknown kind; upgrade the controller first")
-            work = self._handlers[kind](getattr(request, kind))
-            response = await confirm_refusals(work, self._leading, self._confirmed)
-        except OperationError as error:
-            response = wire.QuorumResponse(error=error.to_proto())
-        return response.SerializeToString()
+        super().__init__(
+            wire.QuorumRequest, wire.QuorumResponse, handlers, leading, proposer, leader_only=False
+        )
 
     # Queries
 
@@ -112,7 +92,7 @@ class QuorumService:
         await self._room("updating features")
         records = check_updates(self._proposer.view, request.updates)
         if request.validate_only:
-            return await self._unchanged()
+            return _done(await self._confirmed())
         return _done(await self._commit(records))
 
     async def _confirm_incarnation(self, request: wire.ConfirmIncarnation) -> wire.QuorumResponse:
@@ -126,16 +106,9 @@ class QuorumService:
             )
         assert cluster is not None
         if not cluster.incarnation_unconfirmed:
-            return await self._unchanged()
+            return _done(await self._confirmed())
         confirmed = records_pb2.IncarnationConfirmed(incarnation=present)
         return _done(await self._commit([records_pb2.Record(incarnation_confirmed=confirmed)]))
-
-    async def _commit(self, records: Sequence[records_pb2.Record]) -> int:
-        if not records:
-            return await self._confirmed()
-        index = self._proposer.propose(records)
-        await self._proposer.commits.reached(index)
-        return index
 
     def _full_node_id(self, node_id: int) -> NodeId:
         """The complete node id: a number below 2^16 is combined with the cluster's ordinal."""
@@ -143,35 +116,6 @@ class QuorumService:
         if cluster is None or not 0 <= node_id < NODE_ID_BOUND:
             return NodeId(node_id)
         return node_id_in(cluster.cluster_ordinal, NodeId(node_id))
-
-    async def _unchanged(self) -> wire.QuorumResponse:
-        return _done(await self._confirmed())
-
-    async def _confirmed(self) -> int:
-        """The newest index, after everything up to it is committed and a majority confirmed this leader."""
-        index = self._proposer.last_index
-        await self._proposer.commits.reached(index)
-        await self._leading.read_index()
-        return index
-
-    async def _room(self, what: str) -> None:
-        """Wait for room. Call this before reading the view, because other proposals may change the view
-        meanwhile.
-        """
-        self._require_leading(what)
-        await self._proposer.room()
-        self._require_leading(what)
-
-    def _require_leading(self, what: str) -> None:
-        if not self._leading.is_leading:
-            raise not_leading(self._leading, what)
-
-
-def _decode(frame: bytes) -> wire.QuorumRequest:
-    try:
-        return wire.QuorumRequest.FromString(frame)
-    except DecodeError as error:
-        raise invalid(f"a frame is not a QuorumRequest: {error}") from error
 
 
 def _learner(request: wire.AddLearner, node_id: NodeId) -> Member:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import quorum_service_pb2 as wire
-from ponor_controller.server.rpc_connections import CONNECTIONS_MAX
+from ponor_controller.server.rpc_service import CONNECTIONS_MAX
 from ponor_metadata.client.quorum_client import QuorumClient
 from ponor_metadata.nouns.cluster import LATEST_LEVEL, METADATA_LEVEL, cluster_of
 from ponor_rpc.errors import OperationError

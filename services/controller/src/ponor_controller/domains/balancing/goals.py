@@ -1,118 +1,89 @@
 """Balancing goals: which quantities should be even between brokers.
 
-Each goal is a class that implements `Goal`. To add a goal, add a class and list it in `goals_of`.
+To add a goal, list it in `goals_of`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from ponor_controller.domains.balancing.cluster_load import BrokerStanding, MovablePartition
 from ponor_controller.settings import BalanceSettings
 
-
-class Goal(Protocol):
-    """A quantity that should be even between brokers."""
-
-    @property
-    def name(self) -> str:
-        """Name in descriptions and metric labels."""
-        ...
-
-    @property
-    def capacity(self) -> float:
-        """Capacity of one broker in the goal's unit."""
-        ...
-
-    @property
-    def unevenness_min(self) -> float:
-        """Smallest distance from the mean, in the goal's unit, that counts as uneven."""
-        ...
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the amounts come from reports, which are uncertain after a move and in a new term."""
-        ...
-
-    def carried(self, broker: BrokerStanding) -> float:
-        """Amount at a broker."""
-        ...
-
-    def weight(self, partition: MovablePartition) -> float:
-        """Amount that moves with a partition."""
-        ...
-
-    def shown(self, amount: float) -> str:
-        """An amount with its unit."""
-        ...
+_TRAFFIC_IN: Final = attrgetter("traffic.in_bytes_per_s")
+_TRAFFIC_OUT: Final = attrgetter("traffic.out_bytes_per_s")
+_PARTITIONS: Final = attrgetter("partitions")
 
 
 @dataclass(frozen=True, slots=True)
-class TrafficIn:
-    """Bytes produced."""
+class Goal:
+    """A quantity that should be even between brokers.
 
+    Attributes:
+        name: name in descriptions and metric labels.
+        capacity: capacity of one broker in the goal's unit.
+        unevenness_min: smallest distance from the mean, in the goal's unit, that counts as uneven.
+        is_measured: whether the amounts come from reports, which are uncertain after a move and in a
+            new term.
+        carried: returns the amount at a broker.
+        weight: returns the amount that moves with a partition.
+        shown: formats an amount with its unit.
+    """
+
+    name: str
     capacity: float
     unevenness_min: float
-    name: str = "traffic-in"
-    is_measured: bool = True
-
-    def carried(self, broker: BrokerStanding) -> float:
-        return broker.traffic.in_bytes_per_s
-
-    def weight(self, partition: MovablePartition) -> float:
-        return partition.traffic.in_bytes_per_s
-
-    def shown(self, amount: float) -> str:
-        return _bytes_per_s(amount)
-
-
-@dataclass(frozen=True, slots=True)
-class TrafficOut:
-    """Bytes fetched."""
-
-    capacity: float
-    unevenness_min: float
-    name: str = "traffic-out"
-    is_measured: bool = True
-
-    def carried(self, broker: BrokerStanding) -> float:
-        return broker.traffic.out_bytes_per_s
-
-    def weight(self, partition: MovablePartition) -> float:
-        return partition.traffic.out_bytes_per_s
-
-    def shown(self, amount: float) -> str:
-        return _bytes_per_s(amount)
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionCount:
-    """Number of partitions led, with or without traffic: each costs memory, and time at a failover."""
-
-    capacity: float
-    unevenness_min: float
-    name: str = "partitions"
-    is_measured: bool = False
-
-    def carried(self, broker: BrokerStanding) -> float:
-        return float(broker.partitions)
-
-    def weight(self, partition: MovablePartition) -> float:  # noqa: ARG002 - each counts one
-        return 1.0
-
-    def shown(self, amount: float) -> str:
-        return f"{amount:.0f}" if amount == round(amount) else f"{amount:.1f}"
+    is_measured: bool
+    carried: Callable[[BrokerStanding], float]
+    weight: Callable[[MovablePartition], float]
+    shown: Callable[[float], str]
 
 
 def goals_of(settings: BalanceSettings) -> tuple[Goal, ...]:
-    """All goals, the most important first."""
+    """Return all goals, the most important first: bytes produced, bytes fetched, number of led partitions.
+
+    Partitions count even without traffic, because each costs memory, and time at a failover.
+    """
     return (
-        TrafficIn(settings.balance_capacity_in_bytes_per_s, settings.balance_in_bytes_per_s_min),
-        TrafficOut(settings.balance_capacity_out_bytes_per_s, settings.balance_out_bytes_per_s_min),
-        PartitionCount(settings.balance_capacity_partitions, settings.balance_partitions_min),
+        Goal(
+            "traffic-in",
+            settings.balance_capacity_in_bytes_per_s,
+            settings.balance_in_bytes_per_s_min,
+            is_measured=True,
+            carried=_TRAFFIC_IN,
+            weight=_TRAFFIC_IN,
+            shown=_bytes_per_s,
+        ),
+        Goal(
+            "traffic-out",
+            settings.balance_capacity_out_bytes_per_s,
+            settings.balance_out_bytes_per_s_min,
+            is_measured=True,
+            carried=_TRAFFIC_OUT,
+            weight=_TRAFFIC_OUT,
+            shown=_bytes_per_s,
+        ),
+        Goal(
+            "partitions",
+            settings.balance_capacity_partitions,
+            settings.balance_partitions_min,
+            is_measured=False,
+            carried=_PARTITIONS,
+            weight=_one,
+            shown=_count,
+        ),
     )
+
+
+def _one(_: MovablePartition) -> float:
+    return 1.0
+
+
+def _count(amount: float) -> str:
+    return f"{amount:.0f}" if amount == round(amount) else f"{amount:.1f}"
 
 
 class Band(NamedTuple):
