@@ -42,7 +42,7 @@ REMARKS: Final[Mapping[str, str]] = {
     "API_VERSIONS": "version 5 is KIP-1242 of Kafka 4.4: a client that expects another broker or cluster gets"
     " REBOOTSTRAP_REQUIRED",
     "CREATE_TOPICS": "any replication factor is accepted; a partition has one replica",
-    "FIND_COORDINATOR": "for groups and transactional ids",
+    "FIND_COORDINATOR": "for groups, transactional ids and share partitions",
     "DESCRIBE_CONFIGS": "topics and brokers, Kafka's and Ponor's settings (`ponor.*`); no loggers, client"
     " metrics or groups",
     "ALTER_CONFIGS": "topics and brokers",
@@ -67,6 +67,13 @@ REMARKS: Final[Mapping[str, str]] = {
     "REMOVE_RAFT_VOTER": QUORUM,
     "CONSUMER_GROUP_HEARTBEAT": "names and regular expressions, static members, assignors `uniform` and"
     " `range`; a group changes its type only while it is empty",
+    "INITIALIZE_SHARE_GROUP_STATE": "a repeated request changes nothing; Kafka begins again at the"
+    " start offset",
+    "READ_SHARE_GROUP_STATE": "for leaders of partitions",
+    "WRITE_SHARE_GROUP_STATE": "for leaders of partitions; the start offset never falls in a state"
+    " epoch; invalid state batches are refused",
+    "DELETE_SHARE_GROUP_STATE": "for group coordinators",
+    "READ_SHARE_GROUP_STATE_SUMMARY": "for group coordinators",
     "GET_TELEMETRY_SUBSCRIPTIONS": "Kafka advertises it only with a metrics receiver",
     "PUSH_TELEMETRY": "Kafka advertises it only with a metrics receiver",
 }

@@ -45,6 +45,10 @@ RECORD_SIDE = [
     ("group_coordinator_records", "GroupMetadataValue"),
     ("request_header", "RequestHeader"),
     ("response_header", "ResponseHeader"),
+    ("share_coordinator_records", "ShareSnapshotKey"),
+    ("share_coordinator_records", "ShareSnapshotValue"),
+    ("share_coordinator_records", "ShareUpdateKey"),
+    ("share_coordinator_records", "ShareUpdateValue"),
     ("transaction_coordinator_records", "TransactionLogKey"),
     ("transaction_coordinator_records", "TransactionLogValue"),
 ]

@@ -77,8 +77,9 @@ class MemoryPersister:
         if held is not None and held.state_epoch > state_epoch:
             return ErrorCode.FENCED_STATE_EPOCH
         if held is None or held.state_epoch < state_epoch:
+            leader_epoch = 0 if held is None else held.leader_epoch
             complete = -1 if start_offset == -1 else 0
-            self.states[key] = OffsetStates(state_epoch, start_offset, delivery_complete_count=complete)
+            self.states[key] = OffsetStates(state_epoch, start_offset, leader_epoch, complete)
         return ErrorCode.NONE
 
     async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState | ErrorCode:

@@ -87,3 +87,12 @@ def node_id_in(ordinal: ClusterOrdinal, node_id: NodeId) -> NodeId:
 def uuid_text(uuid: UUID) -> str:
     """Return a UUID in Kafka's format: base64url without padding, 22 characters."""
     return base64.urlsafe_b64encode(uuid.bytes).decode().rstrip("=")
+
+
+def uuid_of_text(text: str) -> UUID:
+    """Return the UUID of a text in Kafka's format.
+
+    Raises:
+        ValueError: the text is malformed.
+    """
+    return UUID(bytes=base64.b64decode(f"{text}==", altchars=b"-_", validate=True))

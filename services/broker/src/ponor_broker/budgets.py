@@ -190,6 +190,18 @@ BUDGETS: Final = (
         "new ids and partitions are refused with a retriable error: COORDINATOR_NOT_AVAILABLE",
     ),
     Budget(
+        "memory of the state of share partitions",
+        "share_state_memory_bytes_max",
+        "ponor_share_state_memory_bytes",
+        "states that would grow are refused with a retriable error: COORDINATOR_NOT_AVAILABLE",
+    ),
+    Budget(
+        "memory of calls that wait for share coordinators",
+        "share_state_waiting_bytes_max",
+        "ponor_share_state_calls_waiting",
+        "further calls fail with COORDINATOR_NOT_AVAILABLE",
+    ),
+    Budget(
         "producer states per partition",
         "producers_per_partition_max",
         "ponor_partitions_open",
@@ -215,6 +227,8 @@ MEMORY: Final = (
     "index_cache_bytes_max",
     "groups_memory_bytes_max",
     "transactions_memory_bytes_max",
+    "share_state_memory_bytes_max",
+    "share_state_waiting_bytes_max",
 )
 """Memory bounds that can all be reached at the same time."""
 

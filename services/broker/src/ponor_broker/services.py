@@ -12,7 +12,7 @@ from typing import Final
 from ponor.controller.v1.session_service_pb2 import Operation, PutKey, PutKeys
 from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_kafka.api import ApiKey
-from ponor_kafka.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from ponor_kafka.internal_topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from ponor_metadata.client.quorum_client import QuorumClient
 from ponor_metadata.client.session import SessionClient
 from ponor_metadata.client.subscription import SubscriptionClient
@@ -91,6 +91,7 @@ from ponor_broker.requests.dispatch import Dispatcher
 from ponor_broker.requests.request_flow import AnswerBacklog
 from ponor_broker.serving import Serving, fence_after_ms
 from ponor_broker.settings import BrokerSettings
+from ponor_broker.share_services import ShareServices
 from ponor_broker.storage.wal_manager import submit
 from ponor_broker.transaction_services import TransactionServices
 
@@ -158,6 +159,7 @@ class BrokerServices:
         )
         self.peers = self._peer_connections(connect_peer)
         self.transactions = self._transaction_services()
+        self.shares = self._share_services(connect_peer)
         self._metadata = self._metadata_handler()
         self.dispatcher = self._dispatcher(backlog)
         self._stable_offset_lag = StableOffsetLag(self.partitions.all, runtime.clock, runtime.telemetry)
@@ -172,17 +174,25 @@ class BrokerServices:
             client_id=lambda number: peer_client_id(self._node_id, self._session.node_epoch, number),
         )
 
-    def _transaction_services(self) -> TransactionServices:
+    def _coordinator_ports(self) -> BrokerPorts:
         registry = self.partitions.registry
+        return BrokerPorts(registry, self.admin, self.topics, self.serving, self._node_id, self._runtime)
+
+    def _transaction_services(self) -> TransactionServices:
         return TransactionServices(
-            BrokerPorts(registry, self.admin, self.topics, self.serving, self._node_id, self._runtime),
+            self._coordinator_ports(),
             self._settings,
-            registry=registry,
+            registry=self.partitions.registry,
             topics=self.topics,
             peers=self.peers,
             groups=self.coordinator,
             producer_ids=self._producer_ids,
             write_markers=self.markers.write_txn_markers,
+        )
+
+    def _share_services(self, connect_peer: ConnectPeer) -> ShareServices:
+        return ShareServices(
+            self._coordinator_ports(), self._settings, topics=self.topics, connect_peer=connect_peer
         )
 
     def _metadata_handler(self) -> MetadataHandler:
@@ -348,7 +358,9 @@ class BrokerServices:
             lambda: self.dispatcher.advertised, topics, self.serving, node_id=node_id
         )
         offsets, producers = ListOffsetsHandler(partitions), DescribeProducersHandler(partitions)
-        coordinators = FindCoordinatorHandler(self.coordinator.shards, self.transactions.coordinator.shards)
+        coordinators = FindCoordinatorHandler(
+            self.coordinator.shards, self.transactions.coordinator.shards, self.shares.coordinator.shards
+        )
         epochs = partial(offsets_for_leader_epochs, partitions)
         refuses = WhenFenced.REFUSES
         return [
@@ -380,6 +392,7 @@ class BrokerServices:
             ApiHandler(ApiKey.FIND_COORDINATOR, 0, 6, coordinators.handle, refuses),
             *group_handlers(self.coordinator, topics, self._runtime.clock, self.transactions.verifier),
             *self.transactions.handlers(),
+            *self.shares.handlers(),
         ]
 
     def start(self) -> None:
@@ -388,6 +401,7 @@ class BrokerServices:
         self._subscription.image_listeners.append(lambda _: self._image_changed(None))
         self.coordinator.start()
         self.transactions.start()
+        self.shares.start()
         self._tasks.spawn(self.partitions.run(), "partitions")
         self._tasks.spawn(self._maintenance.run(), "partition maintenance")
         self._tasks.spawn(self._cleaner.run(), "log cleaner")
@@ -425,6 +439,7 @@ class BrokerServices:
         """Answer waiting requests, persist every partition."""
         await self.coordinator.close()
         await self.transactions.close()
+        await self.shares.close()
         await self.peers.close()
         await self.partitions.close()
 
@@ -435,10 +450,12 @@ class BrokerServices:
             self.peers.image_changed()
             self.coordinator.shards.image_changed()
             self.transactions.coordinator.shards.image_changed()
+            self.shares.image_changed()
         if batch is None or any(record.WhichOneof("kind") in _TOPIC_RECORDS for record in batch.records):
             self.coordinator.topics_changed()
         if batch is None or any(record.HasField("topic_deleted") for record in batch.records):
             self.coordinator.topics_deleted()
+            self.shares.coordinator.topics_deleted()
         if batch is None or any(record.HasField("broker_configs_set") for record in batch.records):
             in_force = self._sources.of_broker(PRODUCER_EXPIRATION)[0]
             self._maintenance.expire_producers_after(int(in_force.value))
@@ -448,6 +465,8 @@ class BrokerServices:
             return self._settings.groups.offsets_topic_partitions
         if name == TRANSACTIONS_TOPIC:
             return self._settings.transactions.transaction_topic_partitions
+        if name == SHARE_STATE_TOPIC:
+            return self._settings.share_state.share_state_topic_partitions
         return self._settings.num_partitions
 
     async def _put_keys(self, puts: Sequence[tuple[str, bytes]]) -> list[bytes]:

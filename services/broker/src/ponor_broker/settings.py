@@ -11,6 +11,7 @@ from ponor_runtime.settings import setting
 from s3stream.settings import StorageSettings
 
 from ponor_broker.groups.settings import GroupSettings
+from ponor_broker.share_state.settings import ShareStateSettings
 from ponor_broker.transactions.settings import TransactionSettings
 
 KIB = 1024
@@ -277,3 +278,4 @@ class BrokerSettings:
     storage: StorageSettings = field(default_factory=StorageSettings)
     groups: GroupSettings = field(default_factory=GroupSettings)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
+    share_state: ShareStateSettings = field(default_factory=ShareStateSettings)

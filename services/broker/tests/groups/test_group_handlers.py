@@ -54,7 +54,7 @@ class Wire:
     def __init__(self, world: Any) -> None:
         self.world = world
         shards = world.coordinator.shards
-        finds = FindCoordinatorHandler(shards, shards)
+        finds = FindCoordinatorHandler(shards, shards, shards)
         self.handlers = {h.key: h for h in group_handlers(world.coordinator, world, world.clock)}
         self.handlers[ApiKey.FIND_COORDINATOR] = ApiHandler(ApiKey.FIND_COORDINATOR, 0, 6, finds.handle)
 
@@ -163,11 +163,23 @@ async def test_finding_a_coordinator(wire: Wire, version: int) -> None:
         assert (answer.error_code, answer.node_id, answer.host, answer.port) == (0, 65_537, "127.0.0.1", 9092)
 
 
+async def test_keys_of_share_partitions_are_checked(wire: Wire) -> None:
+    topic_id = "AAAAAAAAAAAAAAAAAAAABw"
+    texts = ("g:{}:3", "a:b:{}:-1", "g:{}", " :{}:3", "g:x:3", "g:{}:x")
+    keys = [text.format(topic_id) for text in texts]
+    request = FindCoordinatorRequest(coordinator_keys=keys, key_type=2)
+    answers = (await wire.send(ApiKey.FIND_COORDINATOR, 6, request)).coordinators
+    assert [answer.key for answer in answers] == keys
+    invalid = ErrorCode.INVALID_REQUEST
+    assert [answer.error_code for answer in answers] == [0, 0, invalid, invalid, invalid, invalid]
+
+
 async def test_other_key_types_are_refused_and_a_missing_coordinator_is_retriable(wire: Wire) -> None:
-    request = FindCoordinatorRequest(coordinator_keys=["t"], key_type=2)
-    (answer,) = (await wire.send(ApiKey.FIND_COORDINATOR, 6, request)).coordinators
-    assert (answer.error_code, answer.node_id) == (ErrorCode.INVALID_REQUEST, -1)
-    assert "key type 2 has no coordinator" in answer.error_message
+    for version, key_type in ((6, 3), (5, 2)):
+        request = FindCoordinatorRequest(coordinator_keys=["g:AAAAAAAAAAAAAAAAAAAABw:3"], key_type=key_type)
+        (answer,) = (await wire.send(ApiKey.FIND_COORDINATOR, version, request)).coordinators
+        assert (answer.error_code, answer.node_id) == (ErrorCode.INVALID_REQUEST, -1)
+        assert f"key type {key_type} has no coordinator" in answer.error_message
     request = FindCoordinatorRequest(coordinator_keys=["t"], key_type=1)
     (answer,) = (await wire.send(ApiKey.FIND_COORDINATOR, 6, request)).coordinators
     assert (answer.error_code, answer.node_id) == (0, 65_537)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from uuid import UUID
 
 import pytest
+from ponor_broker.coordination.partitioning import partition_for
 from ponor_broker.coordination.share_persister import (
     DeliveryState,
     SharePartitionKey,
@@ -16,6 +17,7 @@ from ponor_broker.coordination.share_persister import (
 from ponor_kafka.errors import ErrorCode
 
 from services.broker.tests.share_kit import NO_STATE, MemoryPersister
+from services.broker.tests.share_state.share_world import PARTITIONS, ShareWorld
 
 KEY = SharePartitionKey("orders", UUID(int=7), 3)
 AVAILABLE, ACKNOWLEDGED, ARCHIVED = (
@@ -25,9 +27,19 @@ AVAILABLE, ACKNOWLEDGED, ARCHIVED = (
 )
 
 
-@pytest.fixture
-def persister() -> SharePersister:
-    return MemoryPersister()
+@pytest.fixture(params=["memory", "coordinator here", "coordinator elsewhere"])
+async def persister(request: pytest.FixtureRequest) -> AsyncIterator[SharePersister]:
+    if request.param == "memory":
+        yield MemoryPersister()
+        return
+    world = ShareWorld()
+    world.topics[KEY.topic_id] = ("orders", 10)
+    world.start()
+    world.create_topic()
+    is_here = request.param == "coordinator here"
+    home = world.leaders[partition_for(str(KEY), PARTITIONS)]
+    yield world.nodes[home if is_here else 3 - home].persister
+    await world.close()
 
 
 async def write(

@@ -231,8 +231,7 @@ class Shards(Generic[S]):
         """
         name = self._topic.name
         if self.refusal is None and self._topics.partition_count(name) is None:
-            if self._creation is None:
-                self._creation = self.tasks.spawn(self._create_topic(), f"create {name}")
+            self.create_topic()
             await self._readiness.wait(lambda: self._creation is not None and self.refusal is None)
         if self._topics.partition_count(name) is None:
             return [None] * len(keys)
@@ -253,6 +252,11 @@ class Shards(Generic[S]):
             if number % ROWS_PER_STEP == 0:
                 yield
         return indexes
+
+    def create_topic(self) -> None:
+        """Begin to create the topic if this broker may answer and does not create it already."""
+        if self._creation is None and self.refusal is None and not self.tasks.is_closed:
+            self._creation = self.tasks.spawn(self._create_topic(), f"create {self._topic.name}")
 
     async def _create_topic(self) -> None:
         try:

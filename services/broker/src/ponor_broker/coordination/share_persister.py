@@ -6,14 +6,17 @@ creates, deletes and summarizes that state. `share_state` implements the interfa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from ponor_kafka.errors import ErrorCode
-from ponor_runtime.identity import uuid_text
+from ponor_runtime.identity import uuid_of_text, uuid_text
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
 
 class DeliveryState(IntEnum):
@@ -35,6 +38,18 @@ class SharePartitionKey(NamedTuple):
     def __str__(self) -> str:
         """Return the key by which FindCoordinator (type 2) and the shards find its state."""
         return f"{self.group_id}:{uuid_text(self.topic_id)}:{self.partition}"
+
+    @classmethod
+    def parse(cls, text: str) -> SharePartitionKey | None:
+        """Return the key of a text; None if it is malformed. As in Kafka, the group id may contain colons."""
+        parts = text.rsplit(":", 2)
+        if len(parts) < 3 or not parts[0].strip() or not _INTEGER.fullmatch(parts[2]):
+            return None
+        group_id, topic_id, partition = parts
+        try:
+            return cls(group_id, uuid_of_text(topic_id), int(partition))
+        except ValueError:
+            return None
 
 
 class StateBatch(NamedTuple):

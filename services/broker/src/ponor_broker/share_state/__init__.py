@@ -1,1 +1,4 @@
-"""Coordinator of the durable delivery states of share groups (docs/design/share-groups.md)."""
+"""Durable state of share partitions (KIP-932): the share coordinator and the persister that its clients use.
+
+`coordinator.py` is the entry point for handlers, `persister.py` for the other parts of the broker.
+"""

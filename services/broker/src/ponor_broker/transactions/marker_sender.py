@@ -29,9 +29,9 @@ from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.turns import TurnBudget, turn
 
+from ponor_broker.coordination.retries import Retries
 from ponor_broker.peers.connection_pool import PeerConnections, PeerGoneError, PeerUnavailableError
 from ponor_broker.peers.request_port import RequestPort, UnansweredError
-from ponor_broker.transactions.retries import Retries
 
 _LOG: Final = logging.getLogger(__name__)
 VERSION: Final = 2

@@ -27,9 +27,9 @@ from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.turns import TurnBudget, turn
 
 from ponor_broker.coordination.partitioning import partition_for
+from ponor_broker.coordination.retries import Retries
 from ponor_broker.peers.connection_pool import PeerConnections, PeerUnavailableError
 from ponor_broker.peers.request_port import RequestPort, UnansweredError
-from ponor_broker.transactions.retries import Retries
 from ponor_broker.transactions.verification_errors import TransactionalWrite, error_for
 
 VERSION: Final = 5

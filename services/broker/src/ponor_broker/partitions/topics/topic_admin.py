@@ -26,7 +26,7 @@ from ponor.controller.v1.session_service_pb2 import (
 )
 from ponor_kafka.configs.changes import ChangeKind, ConfigChange
 from ponor_kafka.errors import ErrorCode
-from ponor_kafka.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from ponor_kafka.internal_topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from ponor_metadata.client.errors import (
     MetadataLagError,
     OperationTimeoutError,
@@ -55,10 +55,19 @@ INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         TRANSACTIONS_TOPIC: MappingProxyType(
             {"cleanup.policy": "compact", "compression.type": "uncompressed", "segment.bytes": "104857600"}
         ),
+        SHARE_STATE_TOPIC: MappingProxyType(
+            {
+                "cleanup.policy": "delete",
+                "compression.type": "producer",
+                "segment.bytes": "104857600",
+                "retention.ms": "-1",
+            }
+        ),
     }
 )
 """Configs of internal topics, as Kafka sets them (4.3.1, GroupCoordinatorService.groupMetadataTopicConfigs,
-TransactionStateManager.transactionTopicConfigs), without the configs of replication."""
+TransactionStateManager.transactionTopicConfigs, ShareCoordinatorService.shareGroupStateTopicConfigs), without
+the configs of replication."""
 
 _KAFKA_CODES: Final = {
     error_pb2.ERROR_CODE_INVALID_REQUEST: ErrorCode.INVALID_REQUEST,

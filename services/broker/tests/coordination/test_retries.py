@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ponor_broker.transactions.retries import RETRY_S_MAX, RETRY_S_MIN, Retries
+from ponor_broker.coordination.retries import RETRY_S_MAX, RETRY_S_MIN, Retries
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.simulation import Simulation
 
