@@ -41,16 +41,26 @@ class ConsumerGroups(ServerAssignedGroups):
 
     async def heartbeat(self, group_id: str, request: HeartbeatRequest) -> HeartbeatAnswer:
         """ConsumerGroupHeartbeat of valid form."""
-        answer = await self._heartbeat_once(group_id, request)
+        answer = self._handle(group_id, request)
         group = self._table.get(group_id)
-        work = None if group is None else self._working.get(group)
+        if group is None:
+            return answer
+        work = self._working.get(group)
+        error = await self._durable(group)
+        if error is not ErrorCode.NONE:
+            return _refusal(error)
         if work is None or request.member_epoch != 0 or answer.error is not ErrorCode.NONE:
             return answer
         # The first answer to a member of a large group contains its assignment, as in a small group.
         await asyncio.wait({work})
-        return await self._heartbeat_once(group_id, request)
+        if self._parts.log.is_closed:
+            return _refusal(ErrorCode.NOT_COORDINATOR)
+        # The member may have left meanwhile, or another one may have replaced it: it does not join again.
+        assert answer.member_epoch > 0
+        return await self.heartbeat(group_id, replace(request, member_epoch=answer.member_epoch))
 
-    async def _heartbeat_once(self, group_id: str, request: HeartbeatRequest) -> HeartbeatAnswer:
+    def _handle(self, group_id: str, request: HeartbeatRequest) -> HeartbeatAnswer:
+        """Handle a heartbeat; return its answer, which must wait until the records are durable."""
         group = self._table.get(group_id)
         if group is not None and group.consumer is not None:
             answer = self._execute(group, group.consumer.heartbeat(request, self._clock.wall_ms()))
@@ -59,11 +69,6 @@ class ConsumerGroups(ServerAssignedGroups):
             answer = found if isinstance(found, HeartbeatAnswer) else self._begin(found, request)
             if isinstance(found, Group) and group is None and found.consumer is None:
                 self._table.remove(found)
-        group = self._table.get(group_id)
-        if group is not None:
-            error = await self._durable(group)
-            if error is not ErrorCode.NONE:
-                return _refusal(error)
         return answer
 
     def _replaceable(
@@ -114,17 +119,25 @@ class ConsumerGroups(ServerAssignedGroups):
     def make_classic(self, group: Group) -> ErrorCode:
         """Make an empty consumer group a classic one, because a classic member joins."""
         assert group.consumer is not None
+        if group.membership.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if group.membership.state is not GroupState.EMPTY:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         tombstones = list(group.consumer.tombstones())
         error = self._append(group, tombstones) if tombstones else ErrorCode.NONE
         if error is ErrorCode.NONE:
-            for entry in tombstones:
-                group.consumer.contents.put(entry)
-            self.unload(group)
+            self._retire(group, tombstones)
             group.membership = Membership(self._parts.settings)
             self._actions.recount(group)
         return error
+
+    def _retire(self, group: Group, tombstones: Sequence[ConsumerEntry]) -> None:
+        """End a consumer group that becomes a classic one."""
+        assert group.consumer is not None
+        self.unload(group)
+        # A rewrite of the log may be iterating over the contents, and must not write them again.
+        for entry in tombstones:
+            group.consumer.contents.put(entry)
 
     # --- requests of classic members, and of administrators
 
@@ -197,7 +210,7 @@ class ConsumerGroups(ServerAssignedGroups):
         assert group.consumer is not None
         classic, record = self._migration.downgraded(group.consumer.contents)
         stamped = replace(record, state_timestamp_ms=self._clock.wall_ms())
-        tombstones = group.consumer.tombstones()
+        tombstones = list(group.consumer.tombstones())
         created = GroupEntry(GroupKey(group.group_id), stamped)
         error = self._append(group, [*outcome.draft.entries, *tombstones, created])
         if error is not ErrorCode.NONE:
@@ -206,7 +219,7 @@ class ConsumerGroups(ServerAssignedGroups):
                 group.consumer.stay()
             return error
         self._set_timers(group, outcome.timers)
-        self.unload(group)
+        self._retire(group, tombstones)
         group.membership, group.durable = classic, stamped
         group.quiet_since_ms = stamped.state_timestamp_ms
         self._actions.run(group, classic.continue_adopted())
@@ -234,7 +247,7 @@ class ConsumerGroups(ServerAssignedGroups):
         computation = membership.begin_computation()
         result = await self._turns.run(computation.steps)
         parts = membership.installation(computation, result, self._clock.wall_ms())
-        return await self._install(group, parts, membership.retry_assignment(RETRY_MS))
+        return await self._install(group, membership, parts, membership.retry_assignment(RETRY_MS))
 
     # --- load
 

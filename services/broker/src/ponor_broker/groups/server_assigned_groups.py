@@ -19,12 +19,13 @@ from ponor_runtime.turns import Turns, turn
 
 from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.coordination.timers import TimerQueue
-from ponor_broker.groups.group import Group
+from ponor_broker.groups.group import Group, ServerAssignedMembership
 from ponor_broker.groups.group_actions import GroupActions
 from ponor_broker.groups.group_counters import GroupCounters
 from ponor_broker.groups.group_table import GroupTable
 from ponor_broker.groups.instructions import SetTimer, Timer
 from ponor_broker.groups.outcome import GroupOutcome, TimerInstruction
+from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.record_codec import Entry
 from ponor_broker.groups.settings import GroupSettings
 
@@ -174,14 +175,24 @@ class ServerAssignedGroups(ABC):
             self._working.pop(group, None)
 
     async def _install(
-        self, group: Group, parts: Iterator[GroupOutcome[Any, Any]], retry: Sequence[TimerInstruction]
+        self,
+        group: Group,
+        membership: ServerAssignedMembership,
+        parts: Iterator[GroupOutcome[Any, Any]],
+        retry: Sequence[TimerInstruction],
     ) -> bool:
-        """Write the parts of a new target; set the timers of `retry` if the log refuses a part."""
-        membership = group.server_assigned
-        assert membership is not None
+        """Write the parts of a new target; set the timers of `retry` if the log refuses a part.
+
+        The group may have another membership by now, or be deleted.
+        """
         for part in parts:
             if group.membership is not membership:
                 membership.take_back(part)
+                return False
+            # Records after the tombstones would restore a deleted group. The deletion may still fail.
+            if membership.state is GroupState.DEAD:
+                membership.take_back(part)
+                self._set_timers(group, retry)
                 return False
             if self._run(group, part) is not ErrorCode.NONE:
                 self._set_timers(group, retry)

@@ -115,7 +115,7 @@ class ShareGroups(ServerAssignedGroups):
         computation = membership.begin_computation()
         result = await self._turns.run(computation.steps)
         parts = membership.installation(computation, result, self._clock.wall_ms())
-        return await self._install(group, parts, membership.retry_assignment(RETRY_MS))
+        return await self._install(group, membership, parts, membership.retry_assignment(RETRY_MS))
 
     # --- creation of states
 

@@ -1,0 +1,193 @@
+"""Work of a consumer group that overlaps other events: computations, rewrites of the log, deletions, migrations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest
+from ponor_broker.groups.events import MemberClaim
+from ponor_broker.groups.settings import GroupSettings
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.internal_topics import OFFSETS_TOPIC
+from s3stream.errors import WalFullError
+
+from services.broker.tests.classic_client import ClassicClient
+
+MANY = 1_200
+"""Partitions of a group whose target is computed in the background."""
+BIG = UUID(int=2)
+JOIN = HeartbeatRequest("m", 0, rebalance_timeout_ms=20_000, topics=frozenset({"big"}), owned={})
+
+
+@pytest.fixture
+async def worlds(world_type: Any) -> AsyncIterator[Callable[..., Any]]:
+    started = []
+
+    async def start(**fields: Any) -> Any:
+        world = world_type(GroupSettings(offsets_topic_partitions=1, **fields))
+        world.topics |= {OFFSETS_TOPIC: (UUID(int=99), 1), "big": (BIG, MANY)}
+        await world.start()
+        started.append(world)
+        return world
+
+    yield start
+    for world in started:
+        await world.coordinator.close()
+        assert world.failures == []
+
+
+def beat(world: Any, request: HeartbeatRequest) -> asyncio.Task[HeartbeatAnswer]:
+    return asyncio.create_task(world.coordinator.consumer_heartbeat("g", request))
+
+
+async def until(is_true: Callable[[], object]) -> None:
+    for _ in range(10_000):
+        if is_true():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not happen")
+
+
+async def restarted(world: Any) -> None:
+    await world.kill()
+    await world.start()
+    await until(lambda: world.coordinator.shards.is_whole)
+
+
+def consumers(world: Any) -> Any:
+    return world.coordinator.shards.by_index[0].consumers
+
+
+def is_computing(world: Any) -> bool:
+    return bool(consumers(world)._working)
+
+
+def paused(world: Any) -> asyncio.Lock:
+    """Return the lock that stops computations while it is held."""
+    lock: asyncio.Lock = consumers(world)._turns._busy
+    return lock
+
+
+async def test_a_static_member_of_a_large_group_gets_its_assignment_with_its_first_answer(
+    worlds: Any,
+) -> None:
+    world = await worlds()
+    answer = await beat(world, replace(JOIN, instance_id="i"))
+    assert (answer.error, answer.message) == (ErrorCode.NONE, None)
+    assert len((answer.assignment or {})[BIG.bytes]) == MANY
+    left = await beat(world, HeartbeatRequest("m", -2, "i"))
+    assert left.error is ErrorCode.NONE
+    again = await beat(world, replace(JOIN, member_id="n", instance_id="i"))
+    assert (again.error, len((again.assignment or {})[BIG.bytes])) == (ErrorCode.NONE, MANY)
+
+
+async def test_a_member_that_leaves_while_its_join_waits_does_not_return(worlds: Any) -> None:
+    world = await worlds()
+    async with paused(world):
+        joining = beat(world, JOIN)
+        await until(lambda: is_computing(world))
+        assert (await beat(world, HeartbeatRequest("m", -1))).error is ErrorCode.NONE
+    assert (await joining).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert len(world.coordinator.consumer_group("g")) == 0
+
+
+async def test_a_join_that_waits_is_answered_when_the_partition_moves(worlds: Any) -> None:
+    world = await worlds()
+    async with paused(world):
+        joining = beat(world, JOIN)
+        await until(lambda: is_computing(world))
+        await world.clock.settle()
+        world.close_partition(0)
+    assert (await joining).error is ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize("is_durable", [True, False])
+async def test_a_group_that_is_deleted_during_a_computation_stays_deleted(
+    worlds: Any, is_durable: bool
+) -> None:
+    world = await worlds()
+    async with paused(world):
+        joining = beat(world, JOIN)
+        await until(lambda: is_computing(world))
+        assert (await beat(world, HeartbeatRequest("m", -1))).error is ErrorCode.NONE
+        if is_durable:
+            assert await world.coordinator.delete_group("g") is ErrorCode.NONE
+        else:
+            world.open[0].is_slow = True
+            deletion = asyncio.ensure_future(world.coordinator.delete_group("g"))
+            await world.clock.settle()
+        assert is_computing(world)
+    await until(lambda: not is_computing(world))
+    if not is_durable:
+        world.open[0].is_slow = False
+        world.open[0].sync()
+        assert await deletion is ErrorCode.NONE
+    await joining
+    await restarted(world)
+    assert world.coordinator.consumer_group("g") is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+async def test_a_group_whose_deletion_is_refused_during_a_computation_assigns_again(worlds: Any) -> None:
+    world = await worlds()
+    async with paused(world):
+        joining = beat(world, JOIN)
+        await until(lambda: is_computing(world))
+        assert (await beat(world, HeartbeatRequest("m", -1))).error is ErrorCode.NONE
+        world.open[0].is_slow = True
+        deletion = asyncio.ensure_future(world.coordinator.delete_group("g"))
+        await world.clock.settle()
+    await until(lambda: not is_computing(world))
+    world.open[0].fail(WalFullError("full"))
+    world.open[0].is_slow = False
+    assert await deletion is not ErrorCode.NONE
+    await joining
+    await world.clock.pass_ms(2_000)
+    answer = await beat(world, replace(JOIN, member_id="n"))
+    assert len((answer.assignment or {}).get(BIG.bytes, ())) == MANY
+
+
+async def test_a_rewrite_does_not_write_members_again_after_a_downgrade(worlds: Any) -> None:
+    world = await worlds()
+    clients = [ClassicClient(world, f"c{number}", ["t"]) for number in range(150)]
+    await beat(world, replace(JOIN, topics=frozenset({"t"})))
+    for client in clients:
+        assert await client.rejoin() is ErrorCode.NONE
+    partition = world.open[0]
+    partition.is_slow = True
+    start = partition.log_end_offset
+    rewriting = asyncio.ensure_future(world.coordinator.shards.by_index[0].rewrite.write())
+    await until(lambda: partition.log_end_offset > start)
+    leaving = beat(world, HeartbeatRequest("m", -1))
+    await world.clock.settle()
+    partition.is_slow = False
+    partition.sync()
+    assert (await leaving).error is ErrorCode.NONE
+    assert await rewriting
+    await restarted(world)
+    group = world.coordinator.shards.by_index[0].get("g")
+    assert group.consumer is None
+    assert len(world.coordinator.describe_group("g").members) == 150
+
+
+async def test_a_classic_member_that_joins_during_a_deletion_waits(worlds: Any) -> None:
+    world = await worlds()
+    await beat(world, JOIN)
+    await beat(world, HeartbeatRequest("m", -1))
+    await world.clock.settle()
+    world.open[0].is_slow = True
+    deletion = asyncio.ensure_future(world.coordinator.delete_group("g"))
+    await world.clock.settle()
+    joining = asyncio.ensure_future(
+        world.coordinator.join_group(
+            "g", replace(ClassicClient(world, "c", ["t"]).join_request(), requires_known_member_id=False)
+        )
+    )
+    await world.clock.settle()
+    world.open[0].sync()
+    assert await deletion is ErrorCode.NONE
+    assert (await joining).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
