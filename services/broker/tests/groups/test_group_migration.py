@@ -10,7 +10,8 @@ from uuid import UUID
 
 import pytest
 from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest
-from ponor_broker.groups.events import MemberClaim, SyncRequest
+from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
+from ponor_broker.groups.member import JoinProtocol
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
@@ -18,7 +19,7 @@ from ponor_kafka.errors import ErrorCode
 from ponor_kafka.internal_topics import OFFSETS_TOPIC
 from s3stream.errors import WalFullError
 
-from services.broker.tests.classic_client import ClassicClient, form
+from services.broker.tests.classic_client import ClassicClient, form, partitions_of
 
 TOPIC_ID = bytes(15) + b"\x01"
 JOIN = HeartbeatRequest("m", 0, rebalance_timeout_ms=20_000, topics=frozenset({"t"}), owned={})
@@ -329,3 +330,78 @@ async def test_a_partition_with_two_owners_gets_one(worlds: Any) -> None:
     await form([a, b], {"a": {"t": {0, 1, 2}}, "b": {"t": {2, 3}}})
     assert (await beat(world, JOIN)).error is ErrorCode.NONE
     world.coordinator.consumer_group("g").contents.validate()
+
+
+async def test_an_upgrade_between_two_rebalances_keeps_the_partitions_in_use(worlds: Any) -> None:
+    world = await worlds()
+    a, b = await two(world, is_eager=False)
+    c, d = (ClassicClient(world, name, ["t"], is_eager=False) for name in "cd")
+    joins = [asyncio.ensure_future(each.join()) for each in (c, a, b)]
+    await asyncio.gather(*joins)
+    # The next rebalance begins before the leader syncs.
+    last = asyncio.ensure_future(d.join())
+    await world.clock.settle()
+    assert world.coordinator.describe_group("g").state is GroupState.PREPARING_REBALANCE
+    first = replace(JOIN, member_id="0")  # the order of the ids decides who gets a partition
+    answer = await beat(world, first)
+    assert answer.error is ErrorCode.NONE
+    assert held(answer) == set(), "all partitions are in use"
+    assert (await last).error is ErrorCode.NONE
+    for _ in range(4):
+        for client in (a, b, c, d):
+            await client.follow()
+        epoch = answer.member_epoch
+        answer = await beat(world, replace(first, member_epoch=epoch, owned={TOPIC_ID: frozenset()}))
+        shares = [client.owned.get("t", set()) for client in (a, b, c, d)] + [held(answer)]
+        assert sum(map(len, shares)) == len(set().union(*shares))
+        await world.clock.pass_ms(1_000)
+    assert held(answer)
+
+
+async def test_a_downgrade_keeps_the_partitions_in_use(worlds: Any) -> None:
+    world = await worlds()
+    a, b = await two(world, is_eager=False)
+    assert (await beat(world, replace(JOIN, member_id="0"))).error is ErrorCode.NONE
+    assert (await beat(world, HeartbeatRequest("0", -1))).error is ErrorCode.NONE
+    members = world.coordinator.describe_group("g").members
+    assert [partitions_of(member.assignment) for member in members] == [a.owned, b.owned]
+    # The classic members have not joined when the group changes again.
+    again = await beat(world, replace(JOIN, member_id="0"))
+    assert held(again) == set()
+
+
+@pytest.mark.parametrize("metadata", [b"", b"\0", b"\xff\xff", b"\x7f\xff" + bytes(10)])
+async def test_a_malformed_subscription_of_an_unused_protocol(worlds: Any, metadata: bytes) -> None:
+    world = await worlds(group_consumer_session_timeout_ms=8_000)
+    a, b = (ClassicClient(world, name, ["t"]) for name in "ab")
+    sound = a.join_request
+
+    def two_protocols() -> JoinRequest:
+        return replace(sound(), protocols=(JoinProtocol("odd", metadata), *sound().protocols))
+
+    a.join_request = two_protocols  # type: ignore[method-assign]
+    await form([a, b], HALVES)
+    assert (await beat(world, JOIN)).error is ErrorCode.NONE
+    a.protocol = "odd"
+    assert (await a.sync()).error is ErrorCode.REBALANCE_IN_PROGRESS
+    await world.clock.pass_ms(8_000)  # the timer of the last member with heartbeats changes the group
+    assert len(world.coordinator.describe_group("g").members) == 2
+
+
+async def test_a_member_id_that_no_record_can_contain_is_refused(worlds: Any) -> None:
+    world = await worlds()
+    await beat(world, JOIN)
+    request = replace(ClassicClient(world, "c", ["t"]).join_request(), member_id="x" * 40_000)
+    answer = await world.coordinator.join_group("g", request)
+    assert answer.error is ErrorCode.INVALID_REQUEST
+    assert len(world.coordinator.consumer_group("g")) == 1
+
+
+async def test_an_upgrade_needs_memory(worlds: Any) -> None:
+    world = await worlds(groups_memory_bytes_max=1 << 16)
+    world.topics["t"] = (UUID(int=1), 400)
+    a, b = (ClassicClient(world, name, ["t"]) for name in "ab")
+    await form([a, b], {"a": {"t": set(range(200))}, "b": {"t": set(range(200, 400))}})
+    assert (await beat(world, JOIN)).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.coordinator.describe_group("g").state is GroupState.STABLE
+    assert world.coordinator.budget.size_bytes < 1 << 16

@@ -1,4 +1,4 @@
-"""Work of a consumer group that overlaps other events: computations, rewrites of the log, deletions, migrations."""
+"""Work of consumer groups that overlaps other events: computations, rewrites of the log, deletions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from uuid import UUID
 
 import pytest
 from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest
-from ponor_broker.groups.events import MemberClaim
 from ponor_broker.groups.settings import GroupSettings
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.internal_topics import OFFSETS_TOPIC

@@ -97,6 +97,8 @@ class ConsumerGroups(ServerAssignedGroups):
             return _refusal(ErrorCode.GROUP_ID_NOT_FOUND, str(refusal))
         for entry in upgraded:
             membership.contents.put(entry)
+        if not self._table.budget.admits(membership.size_bytes - classic.size_bytes):
+            return _refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         outcome = membership.heartbeat(request, self._clock.wall_ms())
         assert outcome.answer is not None
         tombstones = () if group.is_simple else (GroupEntry(GroupKey(group.group_id), None),)

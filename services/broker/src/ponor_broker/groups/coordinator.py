@@ -237,7 +237,8 @@ class GroupCoordinator:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if len(request.protocols) > PROTOCOLS_MAX:
             return ErrorCode.INVALID_REQUEST
-        names = (request.protocol_type, request.instance_id or "", *(p.name for p in request.protocols))
+        ids = (request.member_id, request.instance_id or "", request.protocol_type)
+        names = (*ids, *(protocol.name for protocol in request.protocols))
         if request.rebalance_timeout_ms < 0 or not all(map(fits_record, names)):
             return ErrorCode.INVALID_REQUEST
         return None

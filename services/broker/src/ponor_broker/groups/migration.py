@@ -1,7 +1,8 @@
 """The change of a group with members between the classic and the consumer protocol, as pure functions.
 
     upgrade    each classic member keeps its assignment, and the generation is its member epoch
-    downgrade  each classic member keeps its target, and the group epoch is the generation
+    downgrade  each classic member keeps the partitions that it may use or must revoke, and the group epoch is
+               the generation
 
 A member that is at the group's epoch therefore continues to commit and to send heartbeats with the same
 number.
@@ -9,12 +10,13 @@ number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ponor_kafka.errors import KafkaWireError
 
-from ponor_broker.groups.consumer.assignment import CurrentAssignment
+from ponor_broker.groups.consumer.assignment import CurrentAssignment, united
 from ponor_broker.groups.consumer.embedded_protocol import (
+    Subscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
@@ -40,6 +42,7 @@ from ponor_broker.groups.consumer.state import ConsumerState
 from ponor_broker.groups.consumer.topics import ImageTopics, existing, hash_of
 from ponor_broker.groups.member import Member
 from ponor_broker.groups.membership import Membership
+from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.records import GroupRecord
 from ponor_broker.groups.settings import GroupSettings
 
@@ -78,12 +81,12 @@ class GroupMigration:
 
     def _records(self, group_id: str, classic: Membership) -> Iterator[ConsumerEntry]:
         epoch = max(classic.generation, 1)
-        taken: set[tuple[bytes, int]] = set()
-        names: set[str] = set()
+        subscriptions = {
+            member.member_id: self._subscription(classic, member) for member in classic.members()
+        }
+        held = self._held(classic, subscriptions)
         for member in classic.members():
-            chosen = member.metadata_for(classic.protocol_name) or member.protocols[0].metadata
-            subscription = decode_subscription(chosen, self._topics)
-            names |= subscription.topics
+            subscription = subscriptions[member.member_id]
             key = MemberKey(group_id, member.member_id)
             yield MemberEntry(
                 key,
@@ -98,20 +101,44 @@ class GroupMigration:
                     classic=ClassicPart(member.session_timeout_ms, member.protocols),
                 ),
             )
-            held: dict[bytes, dict[int, int]] = {}
-            for topic_id, indexes in decode_assignment(member.assignment, self._topics).items():
-                # An assignor of the clients may assign a partition twice. Its first owner keeps it.
-                own = {index: epoch for index in sorted(indexes) if (topic_id, index) not in taken}
-                taken.update((topic_id, index) for index in own)
-                if own:
-                    held[topic_id] = own
-            target = {topic_id: frozenset(indexes) for topic_id, indexes in held.items()}
+            own = held[member.member_id]
+            target = {topic_id: frozenset(indexes) for topic_id, indexes in own.items()}
             yield TargetEntry(TargetKey(group_id, member.member_id), target)
-            current = CurrentAssignment(epoch, epoch, assigned=held)
+            assigned = {topic_id: dict.fromkeys(sorted(indexes), epoch) for topic_id, indexes in own.items()}
+            current = CurrentAssignment(epoch, epoch, assigned=assigned)
             yield CurrentEntry(CurrentKey(group_id, member.member_id), current)
-        known = existing(self._topics, names)
+        names = (subscription.topics for subscription in subscriptions.values())
+        known = existing(self._topics, frozenset().union(*names))
         yield EpochEntry(EpochKey(group_id), GroupEpoch(epoch, hash_of(known)))
         yield TargetEpochEntry(TargetEpochKey(group_id), TargetEpoch(epoch))
+
+    def _subscription(self, classic: Membership, member: Member) -> Subscription:
+        chosen = member.metadata_for(classic.protocol_name) or member.protocols[0].metadata
+        return decode_subscription(chosen, self._topics)
+
+    def _held(
+        self, classic: Membership, subscriptions: Mapping[str, Subscription]
+    ) -> dict[str, dict[bytes, set[int]]]:
+        """Return the partitions of each member. An assignor of the clients may assign a partition twice: its
+        first owner keeps it.
+        """
+        claims = [
+            (member.member_id, decode_assignment(member.assignment, self._topics))
+            for member in classic.members()
+        ]
+        if classic.state is not GroupState.STABLE:
+            # A second rebalance removes the assignments before the first one, while cooperative members
+            # continue to use their partitions.
+            claims += [(member_id, subscription.owned) for member_id, subscription in subscriptions.items()]
+        taken: dict[bytes, set[int]] = {}
+        held: dict[str, dict[bytes, set[int]]] = {member_id: {} for member_id in subscriptions}
+        for member_id, partitions in claims:
+            for topic_id, indexes in partitions.items():
+                free = indexes - taken.setdefault(topic_id, set())
+                taken[topic_id] |= free
+                if free:
+                    held[member_id].setdefault(topic_id, set()).update(free)
+        return held
 
     def downgraded(self, contents: ConsumerState) -> tuple[Membership, GroupRecord]:
         """Return a classic group with the members of a consumer group, and its record."""
@@ -121,7 +148,7 @@ class GroupMigration:
 
     def _classic_member(self, contents: ConsumerState, member: ConsumerMember) -> Member:
         assert member.classic is not None
-        target = contents.target_of(member.member_id)
+        current = contents.current_of(member.member_id)
         return Member(
             member_id=member.member_id,
             instance_id=member.instance_id,
@@ -130,5 +157,7 @@ class GroupMigration:
             session_timeout_ms=member.classic.session_timeout_ms,
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             protocols=member.classic.protocols,
-            assignment=encode_assignment(target, self._topics, member.classic.protocol.metadata),
+            assignment=encode_assignment(
+                united(current.assigned, current.revoking), self._topics, member.classic.protocol.metadata
+            ),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, TypeAlias
@@ -60,6 +60,14 @@ class CurrentAssignment:
 
 
 NEW_MEMBER: Final = CurrentAssignment()
+
+
+def partitions_of(rows: Iterable[tuple[bytes, Iterable[int]]]) -> Partitions:
+    """Return the partitions of the rows of a request, which may repeat a topic."""
+    found: dict[bytes, set[int]] = {}
+    for topic_id, indexes in rows:
+        found.setdefault(topic_id, set()).update(indexes)
+    return {topic_id: frozenset(indexes) for topic_id, indexes in found.items() if indexes}
 
 
 def plain(partitions: EpochedPartitions) -> dict[bytes, frozenset[int]]:

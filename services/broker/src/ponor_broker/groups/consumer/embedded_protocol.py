@@ -15,7 +15,7 @@ from ponor_kafka.messages.consumer_protocol_assignment import TopicPartition as 
 from ponor_kafka.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from ponor_kafka.messages.consumer_protocol_subscription import TopicPartition as OwnedTopic
 
-from ponor_broker.groups.consumer.assignment import Partitions
+from ponor_broker.groups.consumer.assignment import Partitions, partitions_of
 from ponor_broker.groups.consumer.topics import ImageTopics
 
 
@@ -56,18 +56,14 @@ def decode_assignment(assignment: bytes, topics: ImageTopics) -> Partitions:
 def encode_assignment(
     partitions: Mapping[bytes, Iterable[int]], topics: ImageTopics, subscription: bytes
 ) -> bytes:
-    """Encode an assignment in the version of the member's subscription."""
+    """Encode an assignment in the version of the member's subscription, or the nearest one."""
     named = ((topics.name_of(topic_id), indexes) for topic_id, indexes in partitions.items())
     rows = [AssignedTopic(name, sorted(indexes)) for name, indexes in named if name is not None]
     version = int.from_bytes(subscription[:2], "big", signed=True)
     message = ConsumerProtocolAssignment(sorted(rows, key=lambda row: row.topic))
-    return encode_versioned(message, min(version, ConsumerProtocolAssignment.VERSION_MAX))
+    return encode_versioned(message, max(0, min(version, ConsumerProtocolAssignment.VERSION_MAX)))
 
 
 def _by_id(rows: Iterable[OwnedTopic | AssignedTopic], topics: ImageTopics) -> Partitions:
-    found: dict[bytes, frozenset[int]] = {}
-    for row in rows:
-        topic = topics.find(row.topic)
-        if topic is not None and row.partitions:
-            found[topic.topic_id] = found.get(topic.topic_id, frozenset()).union(row.partitions)
-    return found
+    found = ((topics.find(row.topic), row.partitions) for row in rows)
+    return partitions_of((topic.topic_id, indexes) for topic, indexes in found if topic is not None)

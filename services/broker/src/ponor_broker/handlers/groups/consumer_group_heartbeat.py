@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatRequestTopicPartitions,
     ConsumerGroupHeartbeatResponse,
     ConsumerGroupHeartbeatResponseTopicPartitions,
 )
 
 from ponor_broker.coordination.record_format import fits_record
-from ponor_broker.groups.consumer.assignment import JOINING_EPOCH, LEAVING_EPOCH, STATIC_LEAVING_EPOCH
+from ponor_broker.groups.consumer.assignment import (
+    JOINING_EPOCH,
+    LEAVING_EPOCH,
+    STATIC_LEAVING_EPOCH,
+    partitions_of,
+)
 from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRefusedError, HeartbeatRequest
 from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.requests.api_handler import RequestContext
@@ -130,13 +133,7 @@ def _heartbeat(
         topics=None if topics is None else frozenset(topics),
         expression=request.subscribed_topic_regex,
         assignor=request.server_assignor,
-        owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
+        owned=None
+        if request.topic_partitions is None
+        else partitions_of((row.topic_id, row.partitions) for row in request.topic_partitions),
     )
-
-
-def _owned(rows: Iterable[ConsumerGroupHeartbeatRequestTopicPartitions]) -> dict[bytes, frozenset[int]]:
-    owned: dict[bytes, frozenset[int]] = {}
-    for row in rows:
-        if row.partitions:
-            owned[row.topic_id] = owned.get(row.topic_id, frozenset()).union(row.partitions)
-    return owned
