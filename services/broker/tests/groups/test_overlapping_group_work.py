@@ -190,3 +190,23 @@ async def test_a_classic_member_that_joins_during_a_deletion_waits(worlds: Any) 
     world.open[0].sync()
     assert await deletion is ErrorCode.NONE
     assert (await joining).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_a_computation_ends_when_the_group_becomes_a_classic_group(worlds: Any) -> None:
+    world = await worlds()
+    await beat(world, replace(JOIN, topics=frozenset({"t"})))
+    classic = ClassicClient(world, "c", ["t"])
+    assert await classic.rejoin() is ErrorCode.NONE
+    async with paused(world):
+        assert (await beat(world, replace(JOIN, member_id="n"))).error is ErrorCode.NONE
+        await world.clock.pass_ms(1_000)
+        await until(lambda: is_computing(world))
+        for member_id in ("m", "n"):
+            assert (await beat(world, HeartbeatRequest(member_id, -1))).error is ErrorCode.NONE
+        assert len(world.coordinator.describe_group("g").members) == 1
+        # The group changes back: the result does not belong to its new membership.
+        again = beat(world, replace(JOIN, topics=frozenset({"t"})))
+        await until(lambda: world.coordinator.consumer_group("g") is not ErrorCode.GROUP_ID_NOT_FOUND)
+    assert (await again).error is ErrorCode.NONE
+    assert world.coordinator.consumer_group("g").contents.targets.keys() == {"m", classic.member_id}
+    world.coordinator.consumer_group("g").contents.validate()
