@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ponor_broker.coordination.ports import MarkerListener
 from ponor_broker.coordination.transactional_append import BatchRefusedError, Verification
@@ -188,8 +189,7 @@ class MemoryPartition:
         return found
 
 
-@dataclass
-class Address:
+class Address(NamedTuple):
     node_id: int
     host: str
     port: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -23,13 +23,18 @@ SHARES_FROM: Final = 6
 NO_NODE: Final = -1
 SINGLE_SUCCESS: Final = "NONE"
 """Kafka's error message of a success, before version 4."""
-REFUSALS: Final[Mapping[int, tuple[ErrorCode, str]]] = {
-    GROUP: (ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker coordinates this group yet; retry"),
-    TRANSACTION: (
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        "no broker coordinates this transactional id yet; retry",
-    ),
-    SHARE: (ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker coordinates this share partition yet; retry"),
+
+
+class Refusal(NamedTuple):
+    """Why a key has no coordinator."""
+
+    error: ErrorCode
+    message: str
+
+
+REFUSALS: Final[Mapping[int, Refusal]] = {
+    key_type: Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no broker coordinates this {key} yet; retry")
+    for key_type, key in ((GROUP, "group"), (TRANSACTION, "transactional id"), (SHARE, "share partition"))
 }
 """Why a key of each type has no coordinator."""
 
@@ -84,17 +89,16 @@ class FindCoordinatorHandler:
         return [_MALFORMED if key is None else next(addresses) or REFUSALS[SHARE] for key in parsed]
 
 
-_Found: TypeAlias = BrokerAddress | tuple[ErrorCode, str]
-"""A coordinator, or the reason why a key has none."""
-_MALFORMED: Final = (ErrorCode.INVALID_REQUEST, "the key is not GROUP:TOPIC_ID:PARTITION")
+_Found: TypeAlias = BrokerAddress | Refusal
+_MALFORMED: Final = Refusal(ErrorCode.INVALID_REQUEST, "the key is not GROUP:TOPIC_ID:PARTITION")
 
 
-def _unknown(key_type: int) -> _Found:
+def _unknown(key_type: int) -> Refusal:
     reason = (
         f"key type {key_type} has no coordinator in this version; use {GROUP} (group), {TRANSACTION} "
         f"(transactional id), or from version {SHARES_FROM} on {SHARE} (share partition)"
     )
-    return ErrorCode.INVALID_REQUEST, reason
+    return Refusal(ErrorCode.INVALID_REQUEST, reason)
 
 
 def _share_keys(keys: Sequence[str]) -> Steps[list[str | None]]:
@@ -111,7 +115,7 @@ def _share_keys(keys: Sequence[str]) -> Steps[list[str | None]]:
 def _answers(keys: Sequence[str], found: Sequence[_Found]) -> Steps[list[Coordinator]]:
     answers: list[Coordinator] = []
     for number, (key, address) in enumerate(zip(keys, found, strict=True), 1):
-        if isinstance(address, tuple):
+        if isinstance(address, Refusal):
             answers.append(Coordinator(key, NO_NODE, "", NO_NODE, *address))
         else:
             answers.append(Coordinator(key, address.node_id, address.host, address.port, ErrorCode.NONE, ""))
