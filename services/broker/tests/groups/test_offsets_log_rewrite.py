@@ -246,7 +246,7 @@ async def test_a_failed_trim_is_retried_without_another_rewrite(small_world: Any
 async def test_a_log_with_records_of_other_group_kinds_is_not_rewritten(small_world: Any) -> None:
     world = small_world
     await world.kill()
-    world.logs[0].append(build_batch([(1, b"\x00\x0b\x00\x01g", b"\x00\x00of a kind that is not known")]))
+    world.logs[0].append(build_batch([(1, b"\x00\x63\x00\x01g", b"\x00\x00of a kind that is not known")]))
     await world.start()
     for number in range(2_000):
         await commit(world, number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 from uuid import UUID
 
@@ -57,8 +57,8 @@ OFFSETS_KEYS = (
 class MemoryEnds:
     """Partitions that end at offset 100."""
 
-    async def end_offset(self, _topic: str, _index: int) -> int | ErrorCode:
-        return 100
+    async def find(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int | ErrorCode]:
+        return dict.fromkeys(partitions, 100)
 
 
 class Wire:

@@ -46,13 +46,13 @@ group.max.size: int = 2147483647; 1..
 group.min.session.timeout.ms: int = 6000
   in force: Shortest session timeout that a classic member may ask for.
 group.share.assignment.interval.ms: int = 1000; 0..; cluster-wide
-  no effect: Shortest pause between two assignments of a share group.
+  in force: Shortest pause between two assignments of a share group; a dynamic change has no effect.
 group.share.assignors: list = simple
   no effect: Assignors of share groups.
 group.share.delivery.count.limit: int = 5; 2..10
   no effect: Maximum number of deliveries of a record to a share group.
 group.share.heartbeat.interval.ms: int = 5000; 1..
-  no effect: How often members of share groups send heartbeats.
+  in force: How often members of share groups send heartbeats.
 group.share.max.assignment.interval.ms: int = 15000; 0..
   no effect: Upper bound of the interval a share group may choose between assignments.
 group.share.max.delivery.count.limit: int = 10; 5..25
@@ -68,7 +68,7 @@ group.share.max.session.timeout.ms: int = 60000; 1..
 group.share.max.share.sessions: int = 2000; 1..
   no effect: Share sessions on one broker.
 group.share.max.size: int = 200; 1..1000
-  no effect: Members of one share group.
+  in force: Members of one share group.
 group.share.min.assignment.interval.ms: int = 0; 0..
   no effect: Lower bound of the interval a share group may choose between assignments.
 group.share.min.delivery.count.limit: int = 2; 2..5
@@ -86,7 +86,7 @@ group.share.partition.max.record.locks: int = 2000; 100..10000
 group.share.record.lock.duration.ms: int = 30000; 1000..3600000
   no effect: How long a member of a share group locks a record before another member may get it.
 group.share.session.timeout.ms: int = 45000; 1..
-  no effect: Silence after which a member of a share group is removed.
+  in force: Silence after which a member of a share group is removed.
 group.streams.assignment.interval.ms: int = 1000; 0..; cluster-wide
   no effect: Shortest pause between two assignments of a streams group.
 group.streams.heartbeat.interval.ms: int = 5000; 1..

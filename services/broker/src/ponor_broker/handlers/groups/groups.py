@@ -17,7 +17,7 @@ from ponor_broker.handlers.groups.group_admin import GroupAdminHandlers
 from ponor_broker.handlers.groups.group_membership import GroupMembershipHandlers
 from ponor_broker.handlers.groups.group_offsets import GroupOffsetsHandlers
 from ponor_broker.handlers.groups.share_group_membership import ShareGroupMembershipHandlers
-from ponor_broker.handlers.groups.share_group_offsets import EndOffsets, ShareGroupOffsetsHandlers
+from ponor_broker.handlers.groups.share_group_offsets import EndOffsetsPort, ShareGroupOffsetsHandlers
 from ponor_broker.handlers.groups.transactional_offsets import TransactionalOffsetsHandler
 from ponor_broker.requests.api_handler import ApiHandler, Handle, WhenFenced
 from ponor_broker.transactions.verification import TransactionVerifier
@@ -56,7 +56,7 @@ def group_handlers(
 
 
 def share_group_handlers(
-    coordinator: GroupCoordinator, persister: SharePersister, topics: TopicDirectory, ends: EndOffsets
+    coordinator: GroupCoordinator, persister: SharePersister, topics: TopicDirectory, ends: EndOffsetsPort
 ) -> list[ApiHandler]:
     """Return the handlers of the APIs of share groups."""
     members = ShareGroupMembershipHandlers(coordinator, topics)

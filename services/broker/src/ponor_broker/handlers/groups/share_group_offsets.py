@@ -6,7 +6,7 @@ partitions they exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -38,6 +38,7 @@ from ponor_broker.coordination.share_persister import SharePartitionKey, SharePe
 from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.share.state_partitions import TopicStates
 from ponor_broker.groups.share_groups import Results
+from ponor_broker.handlers.offsets.end_offsets import EndOffsets, TopicPartition
 from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.bounded_gather import bounded_gather
 
@@ -49,11 +50,11 @@ GROUPS_TOGETHER_MAX: Final = 8
 _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-class EndOffsets(Protocol):
-    """Finds the end of a partition at its leader."""
+class EndOffsetsPort(Protocol):
+    """Finds the ends of partitions at their leaders."""
 
-    async def end_offset(self, topic: str, index: int) -> int | ErrorCode:
-        """Return the high watermark, or the error."""
+    async def find(self, partitions: Iterable[TopicPartition]) -> EndOffsets:
+        """Return the high watermark of each partition, or the error."""
         ...
 
 
@@ -71,7 +72,7 @@ class ShareGroupOffsetsHandlers:
         coordinator: GroupCoordinator,
         persister: SharePersister,
         topics: TopicDirectory,
-        ends: EndOffsets,
+        ends: EndOffsetsPort,
     ) -> None:
         self._coordinator = coordinator
         self._persister = persister
@@ -105,8 +106,38 @@ class ShareGroupOffsetsHandlers:
                 _Topic(each.topic_name, self._id_of(each.topic_name), dict.fromkeys(each.partitions))
                 for each in group.topics
             ]
-        topics = [await self._topic(group.group_id, row) for row in rows]
-        return DescribeShareGroupOffsetsResponseGroup(group_id=group.group_id, topics=topics)
+        summaries = await self._summaries(group.group_id, rows)
+        ends = await self._ends.find(
+            partition
+            for partition, summary in summaries.items()
+            if isinstance(summary, StateSummary) and _has_lag(summary)
+        )
+        return DescribeShareGroupOffsetsResponseGroup(
+            group_id=group.group_id,
+            topics=[
+                DescribeShareGroupOffsetsResponseTopic(
+                    row.name,
+                    row.topic_id,
+                    [_offset(index, (row.name, index), summaries, ends) for index in row.partitions],
+                )
+                for row in rows
+            ],
+        )
+
+    async def _summaries(
+        self, group_id: str, rows: Sequence[_Topic]
+    ) -> Mapping[TopicPartition, StateSummary | ErrorCode]:
+        """Read the states of existing topics."""
+        keys = {
+            (row.name, index): SharePartitionKey(group_id, UUID(bytes=row.topic_id), index)
+            for row in rows
+            if row.topic_id != ZERO_UUID
+            for index in row.partitions
+        }
+        found = await bounded_gather(
+            map(self._persister.summary, keys.values()), together_max=DESCRIBED_TOGETHER_MAX
+        )
+        return dict(zip(keys, found, strict=True))
 
     def _existing(self, partitions: Mapping[bytes, frozenset[int]]) -> list[_Topic]:
         named = ((self._topics.topic_name(UUID(bytes=each)), each) for each in partitions)
@@ -119,40 +150,6 @@ class ShareGroupOffsetsHandlers:
     def _id_of(self, name: str) -> bytes:
         topic_id = self._topics.topic_id(name)
         return ZERO_UUID if topic_id is None else topic_id.bytes
-
-    async def _topic(self, group_id: str, row: _Topic) -> DescribeShareGroupOffsetsResponseTopic:
-        if row.topic_id == ZERO_UUID:
-            # As in Kafka, an unknown topic is no error here.
-            partitions = [_no_offset(index, ErrorCode.NONE) for index in row.partitions]
-        else:
-            partitions = await bounded_gather(
-                (self._partition(group_id, row, index) for index in row.partitions),
-                together_max=DESCRIBED_TOGETHER_MAX,
-            )
-        return DescribeShareGroupOffsetsResponseTopic(row.name, row.topic_id, partitions)
-
-    async def _partition(
-        self, group_id: str, row: _Topic, index: int
-    ) -> DescribeShareGroupOffsetsResponsePartition:
-        key = SharePartitionKey(group_id, UUID(bytes=row.topic_id), index)
-        summary = await self._persister.summary(key)
-        if isinstance(summary, ErrorCode):
-            return _no_offset(index, summary)
-        lag = await self._lag(row.name, index, summary)
-        if isinstance(lag, ErrorCode):
-            return _no_offset(index, lag)
-        return DescribeShareGroupOffsetsResponsePartition(
-            index, summary.start_offset, summary.leader_epoch, lag
-        )
-
-    async def _lag(self, topic: str, index: int, summary: StateSummary) -> int | ErrorCode:
-        """Return the records that are not final; −1 if that is unknown (KIP-1226)."""
-        if NOWHERE in {summary.start_offset, summary.delivery_complete_count}:
-            return NOWHERE
-        end_offset = await self._ends.end_offset(topic, index)
-        if isinstance(end_offset, ErrorCode):
-            return end_offset
-        return end_offset - summary.start_offset - summary.delivery_complete_count
 
     # --- AlterShareGroupOffsets
 
@@ -221,10 +218,29 @@ class ShareGroupOffsetsHandlers:
         return DeleteShareGroupOffsetsResponseTopic(name, topic_id, error, message)
 
 
-def _no_offset(index: int, error: ErrorCode) -> DescribeShareGroupOffsetsResponsePartition:
-    return DescribeShareGroupOffsetsResponsePartition(
-        index, NOWHERE, 0, NOWHERE, error_code=error, error_message=_message_of(error)
-    )
+def _has_lag(summary: StateSummary) -> bool:
+    """Whether the number of records that are not final is known (KIP-1226)."""
+    return NOWHERE not in {summary.start_offset, summary.delivery_complete_count}
+
+
+def _offset(
+    index: int,
+    partition: TopicPartition,
+    summaries: Mapping[TopicPartition, StateSummary | ErrorCode],
+    ends: EndOffsets,
+) -> DescribeShareGroupOffsetsResponsePartition:
+    # As in Kafka, an unknown topic is no error here.
+    summary = summaries.get(partition, ErrorCode.NONE)
+    end_offset = ends.get(partition, NOWHERE)
+    for error in (summary, end_offset):
+        if isinstance(error, ErrorCode):
+            return DescribeShareGroupOffsetsResponsePartition(
+                index, NOWHERE, 0, NOWHERE, error_code=error, error_message=_message_of(error)
+            )
+    assert isinstance(summary, StateSummary)
+    final = summary.start_offset + summary.delivery_complete_count
+    lag = end_offset - final if _has_lag(summary) else NOWHERE
+    return DescribeShareGroupOffsetsResponsePartition(index, summary.start_offset, summary.leader_epoch, lag)
 
 
 def _message_of(error: ErrorCode) -> str | None:

@@ -58,11 +58,13 @@ class ListOffsetsHandler:
         self._turns = Turns()
 
     async def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+        """ListOffsets."""
+        return await self.answer(request, context.api_version)
+
+    async def answer(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
         """Return one result per partition."""
         topics = [
-            ListOffsetsTopicResponse(
-                topic.name, await self._answers(topic, context.api_version, request.isolation_level)
-            )
+            ListOffsetsTopicResponse(topic.name, await self._answers(topic, version, request.isolation_level))
             for topic in request.topics
         ]
         return ListOffsetsResponse(topics=topics)
