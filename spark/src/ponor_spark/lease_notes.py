@@ -75,7 +75,7 @@ class LeaseNotes:
         if self._directory is None:
             return
         for path in sorted(self._directory.glob("*.lease")):
-            with suppress(OSError, ValueError, KeyError, TypeError):  # closed meanwhile
+            with suppress(OSError, ValueError, KeyError, TypeError):  # closed in the meantime
                 content = json.loads(path.read_text(encoding="utf-8"))
                 yield NotedLease(
                     int(content["lease"]),

@@ -1,5 +1,5 @@
 """Snapshots of a streaming query. Each check for new rows uses a current snapshot, and a lease ends when its
-snapshot is not needed any more.
+snapshot is no longer needed.
 
 At most two leases are held: of the newest snapshot, and of the one that planned the running micro-batch,
 which is closed when the batch is committed.

@@ -31,7 +31,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of the topics whose whole name matches; no match is no error, because a topic may be
+    """All partitions of the topics whose whole name matches; no match is not an error, because a topic may be
     created later.
     """
 

@@ -15,7 +15,7 @@ NO_TIMESTAMP: Final = -1
 
 
 class RecordFault(NamedTuple):
-    """A well-formed record that may not be appended: it has no key, or `timestamp` is out of bounds.
+    """A well-formed record that must not be appended: it has no key, or `timestamp` is out of bounds.
 
     `record` counts from 0.
     """

@@ -64,7 +64,7 @@ class Election:
         self._timeout_ticks = election_ticks + self._replica.draw(election_ticks)
 
     def heard_leader(self) -> None:
-        """Note that the leader of this term is alive."""
+        """Record that the leader of this term is alive."""
         if self._suspected:
             self.restart_timer()
         self._elapsed_ticks = 0

@@ -250,7 +250,8 @@ class RaftNode:
             self._forwarded.add(context)
 
     def transfer(self, to: ReplicaId) -> None:
-        """Transfer leadership to another voter. Refuse proposals meanwhile, for at most `transfer_ticks`.
+        """Transfer leadership to another voter. Refuse proposals in the meantime, for at most
+        `transfer_ticks`.
 
         Raises:
             NotLeaderError: this replica does not lead.
@@ -269,7 +270,7 @@ class RaftNode:
             self._leading.unreachable(peer)
 
     def peer_restarted(self, peer: ReplicaId) -> None:
-        """Report a new stream from `peer`. Messages of older streams must not arrive any more.
+        """Report a new stream from `peer`. After this call, no message of an older stream may arrive.
 
         The peer may have lost acknowledged entries: it truncated a damaged tail that looked torn, or an older
         copy of its directory was restored. Otherwise the leader would ignore the peer's rejections as stale.

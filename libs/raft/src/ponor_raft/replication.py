@@ -166,7 +166,7 @@ class Replication:
         return self.advance_commit()
 
     def on_heartbeat_response(self, sender: ReplicaId, round_number: int) -> None:
-        """Note that the member is alive.
+        """Record that the member is alive.
 
         A message that was sent before this heartbeat and is not answered may be lost, so allow a new probe,
         or send an empty message to find out.

@@ -118,8 +118,7 @@ class FileCalls:
     def write_sync(self, position: int, buffers: Sequence[Buffer]) -> None:
         """Write all buffers consecutively from `position` and make them durable."""
         # If the file has no other unsynced data, one pwritev with RWF_DSYNC replaces write and fdatasync: the
-        # thread acquires the GIL one time less, and the kernel searches only the written range for dirty
-        # pages.
+        # thread acquires the GIL once less, and the kernel searches only the written range for dirty pages.
         size_bytes = sum(map(len, buffers))
         single = CHUNK_BYTES if self._direct is not None and not (position | size_bytes) % SECTOR_BYTES else 0
         in_one_call = 0 < size_bytes <= single or (self._direct is None and 0 < len(buffers) <= IOVECS_MAX)

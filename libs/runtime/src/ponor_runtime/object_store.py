@@ -28,8 +28,8 @@ def check_key(key: str) -> str:
     """Return the key.
 
     Raises:
-        ValueError: it is not segments of `A-Za-z0-9._=-` joined by `/`, it is too long, or a segment is `.`
-            or `..`.
+        ValueError: it does not consist of segments of `A-Za-z0-9._=-` joined by `/`, it is too long, or a
+            segment is `.` or `..`.
     """
     if len(key) > KEY_BYTES_MAX or _KEY.fullmatch(key) is None:
         raise ValueError(

@@ -2,7 +2,7 @@
 
 A process that was suspended (SIGSTOP, a frozen virtual machine, a blocked event loop) received no messages,
 although its peers may have sent some. The clock therefore counts at most `absence_s` between two ticks, so
-that the process reads the frames that arrived meanwhile before timeouts expire.
+that the process reads the frames that arrived in the meantime before timeouts expire.
 
 Use it for timeouts of peers: session timeouts, suspicion, leases, deadlines of moves. Do not use it for the
 process's own rights: a broker that was suspended must count all time and assume that it was replaced.

@@ -1,8 +1,8 @@
 """Run long work in steps, so that other tasks of the event loop run in between.
 
 Work is a generator that yields after each step of at most about a millisecond. A request that arrives
-meanwhile waits for one step instead of for all of the work. Importing this module does not import asyncio:
-Spark executors use `at_once` without a loop.
+in the meantime waits for one step instead of for all of the work. Importing this module does not import
+asyncio: Spark executors use `at_once` without a loop.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class Admission:
         return self._waiting.popleft()
 
     def abandon(self) -> list[PendingAppend]:
-        """Remove all waiting appends, because none will be admitted anymore."""
+        """Remove all waiting appends, because no append will be admitted."""
         abandoned, self._waiting, self._waiting_bytes = list(self._waiting), deque(), 0
         return abandoned
 

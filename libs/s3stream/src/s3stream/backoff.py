@@ -50,9 +50,9 @@ class SharedBackoff:
 class CallBackoff:
     """The waits of one call.
 
-    An answer to another call ends a wait only if the store answered no call between the start of the previous
-    wait (or of this call) and the start of this wait. If the store refuses one call and answers others, the
-    refused call therefore waits for the full backoff.
+    An answer to another call shows that the store is available again, and ends a wait. There is one
+    exception: if the store answered any call since the previous wait of this call began (or since this call
+    began), the wait lasts for the full backoff, because the store then refuses only this call.
     """
 
     def __init__(self, shared: SharedBackoff) -> None:

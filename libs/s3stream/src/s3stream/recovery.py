@@ -163,7 +163,8 @@ class UploadChunk:
         assert self._records.keys() == self._sizes_bytes.keys()
         gathered, self._records, self._charged_bytes = self._records, {}, 0
         sizes_bytes, self._sizes_bytes = self._sizes_bytes, {}
-        # Deleted streams are not owned. The controller ignores data of streams that are deleted meanwhile.
+        # Deleted streams are not owned. The controller ignores data of streams that are deleted in the
+        # meantime.
         pieces = [_piece(gathered[stream_id], sizes_bytes[stream_id]) for stream_id in sorted(gathered)]
         if not pieces:
             return

@@ -195,7 +195,7 @@ class Storage:
             self._wake.set()
 
     def on_wal_failed(self, appends: list[PendingAppend], error: BaseException) -> None:
-        """Fail pending appends and stop the node, because nothing can be acknowledged anymore."""
+        """Fail pending appends and stop the node, because nothing more can be acknowledged."""
         self._fail(StorageFailedError(f"the write-ahead log failed: {error}"))
         for _, _, _, on_durable in appends:
             self._tell(on_durable, self._failure)
@@ -311,7 +311,7 @@ class Storage:
 
     async def _run_hooks(self) -> None:
         """Run the waiting hooks, over several turns if needed. A hook runs again if its stream received
-        data meanwhile.
+        data in the meantime.
         """
         left = 2 * len(self._hooks)
         while True:

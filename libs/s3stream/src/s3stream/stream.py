@@ -279,7 +279,7 @@ class Stream:
             await self._storage.force_upload()
 
     def end(self) -> StreamState:
-        """Return the final end of the stream. From here on, hooks may not append either."""
+        """Return the final end of the stream. From here on, hooks must not append either."""
         state = self._state
         assert state.committed_offset == state.next_offset, (
             "the stream ends before all its records are uploaded"

@@ -39,7 +39,7 @@ from s3stream.settings import StorageSettings
 
 LOG = logging.getLogger(__name__)
 ROUNDS_MAX: Final = 5
-"""How often a recovery restarts when another process changed the streams meanwhile."""
+"""How often a recovery restarts when another process changed the streams in the meantime."""
 
 ROUND_WAIT_S: Final = 0.2
 """Wait before a new round, so that the image can show the changes."""

@@ -36,8 +36,8 @@ class Links:
     """The faulty links at this moment. A scenario replaces the whole object to change them.
 
     Attributes:
-        cuts: no frame arrives and no connection opens until the cut ends; then the frames sent meanwhile
-            arrive.
+        cuts: no frame arrives and no connection opens until the cut ends; then the frames sent in the
+            meantime arrive.
         clogged_until_s: frames sent now arrive at this loop time at the earliest; new connections also wait
             until then.
         losses: share of frames that are lost; each lost frame ends its connection.

@@ -150,7 +150,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         return self._now
 
     def kill(self, incarnation: Incarnation) -> None:
-        """End a process immediately: none of its callbacks and `finally` blocks runs any more."""
+        """End a process immediately: none of its callbacks and `finally` blocks runs again."""
         incarnation.alive = False
         self._paused.pop(incarnation, None)
         timers = [due.timer for due in self._scheduled]
@@ -258,7 +258,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         """Run iterations until the loop is stopped. (`BaseEventLoop` runs one per call and polls the kernel.)
 
         An iteration runs the ready callbacks in random order, then due timers. Callbacks that
-        become ready meanwhile belong to the next iteration.
+        become ready in the meantime belong to the next iteration.
         """
         ready, scheduled, shuffle, turn = self._ready, self._scheduled, self._shuffle, self._turn
         while True:

@@ -2,7 +2,7 @@
 
 It keeps S3's promises: an object is visible only after completion, completion never overwrites, an
 upload that is not ended stays open and is listed, and completion refuses parts below the minimum
-size except the last. A call takes effect even if its process ends meanwhile.
+size except the last. A call takes effect even if its process ends in the meantime.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Drain:
 
     async def run(self) -> bool:
         """Let the controllers move all partitions away if another broker can take them; return whether this
-        broker leads none any more. It serves clients meanwhile.
+        broker no longer leads any. It continues to serve clients.
         """
         if self._ms_max == 0 or not self._has_reason() or not await self._ask():
             return False

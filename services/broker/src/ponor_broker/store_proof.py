@@ -79,7 +79,7 @@ async def _check_rules(url: str, environment: Mapping[str, str], wal: WalKind) -
     if not url.startswith("s3://"):
         return
     location = parse_s3_location(url, environment)
-    # The request blocks; a separate thread keeps the process stoppable meanwhile.
+    # The request blocks; a separate thread keeps the process stoppable in the meantime.
     try:
         unknown = await asyncio.get_running_loop().run_in_executor(None, refuse_expiry_rules, location)
     except ObjectStoreUnavailableError as error:

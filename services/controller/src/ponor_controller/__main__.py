@@ -24,7 +24,7 @@ SERVING_THRESHOLDS = (500, 50, 2_000)
 """GC thresholds while serving. Young objects are collected often. Rare collections are large, because the
 objects of a thousand operations in flight are all alive: they took 10 ms each and a quarter of a leader's CPU
 (docs/design/sessions-and-subscriptions.md#cost-of-an-operation). Old objects are collected rarely, because a
-pass over a large image takes long and frees little (docs/design/time-and-turns.md#garbage-collection).
+pass over a large image takes a long time and frees little (docs/design/time-and-turns.md#garbage-collection).
 """
 REMEDIABLE = (DirectoryInUseError, RecordLogCorruptError, UnknownRecordError, WrongDirectoryError)
 

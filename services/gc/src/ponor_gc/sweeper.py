@@ -88,7 +88,7 @@ class Sweeper:
             NodeFencedError: another process registered under this node id; this one must stop.
             SessionClosedError: this process closed the session.
         """
-        # A collector that may not delete leaves the objects to other collectors.
+        # A collector that must not delete leaves the objects to other collectors.
         if self._is_refused and not await self._may_delete():
             self._failures.add()
             return Sweep.FAILED

@@ -257,7 +257,7 @@ class SnapshotLedger:
         page.until_ms = record.leased_until_ms
 
     def snapshot_released(self, record: records.SnapshotReleased, place: Place) -> None:
-        """Check the end of a lease: its reader requested it, it expired, or it kept too many bytes."""
+        """Check why a lease ended: its reader requested the end, it expired, or it kept too many bytes."""
         page, name = self.leases.pop(record.lease_id, None), f"lease {record.lease_id} of a snapshot"
         self._checks.require(36, page is not None, f"{name} ended twice")
         assert page is not None

@@ -195,7 +195,7 @@ class Faults:
         """Disconnect a minority of the voters, and later restore another voter's disk to its present
         contents.
 
-        Entries that are committed meanwhile are on the disks of the other voters, but not in the copy.
+        Entries that are committed in the meantime are on the disks of the other voters, but not in the copy.
         """
         leader = self._leader()
         if leader is None or leader.node is None:

@@ -89,7 +89,7 @@ class Connections:
         except ConnectionClosedError as error:
             raise NotSentError(str(error)) from error
         other = self._open.get(address)
-        if other is not None and not other.is_closed:  # opened by another task meanwhile
+        if other is not None and not other.is_closed:  # opened by another task in the meantime
             await client.close()
             return other
         self._open[address] = client

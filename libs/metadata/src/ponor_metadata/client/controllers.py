@@ -40,7 +40,9 @@ class KnownControllers:
 
 
 class ControllerChoice:
-    """The next address that a client tries: the leader that a controller named, else each in turn."""
+    """The next address that a client tries: the leader that a controller named, otherwise each controller in
+    turn.
+    """
 
     def __init__(self, known: KnownControllers, first: int = 0) -> None:
         self._known = known

@@ -74,7 +74,7 @@ class Staleness:
         self._claims.append((commit_index, known_ns))
 
     def reached(self, index: int) -> None:
-        """Note that the image contains all batches up to `index`."""
+        """Record that the image contains all batches up to `index`."""
         while self._claims and self._claims[0][0] <= index:
             _, known_ns = self._claims.popleft()
             self._current_at_ns = (

@@ -26,7 +26,7 @@ def apply_batch(view: View, batch: RecordBatch) -> None:
 
     Raises:
         UnknownRecordError: a record kind is unknown; no record of the batch was applied.
-        AssertionError: the batch breaks an invariant; do not use the view any more.
+        AssertionError: the batch breaks an invariant; the view must not be used afterwards.
     """
     rules = [(_rule_of(record.WhichOneof("kind"), batch.index), record) for record in batch.records]
     require_next(view, batch)

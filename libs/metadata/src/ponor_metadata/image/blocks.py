@@ -173,7 +173,7 @@ class Picture(Generic[K]):
     def drain(self) -> Iterator[tuple[K, Values]]:
         """Iterate as `items` does, once, and release each block after it was read.
 
-        If the picture holds the last references, freeing all blocks in one step would take long.
+        If the picture holds the last references, freeing all blocks in one step would take a long time.
         """
         blocks = self._blocks
         blocks.reverse()
@@ -285,7 +285,7 @@ class Blocks(ABC, Generic[K]):
             begin = end
 
     def items(self) -> Iterator[tuple[K, Values]]:
-        """Iterate over keys and rows in key order, as of this call; the map may change meanwhile."""
+        """Iterate over keys and rows in key order, as of this call; the map may change in the meantime."""
         if self._count <= FEW:
             # An example is the cluster row, which every change of a partition reads. A picture would cost
             # more than a copy.
@@ -295,11 +295,11 @@ class Blocks(ABC, Generic[K]):
         return self.freeze().items()
 
     def values(self) -> Iterator[Values]:
-        """Iterate over rows in key order, as of this call; the map may change meanwhile."""
+        """Iterate over rows in key order, as of this call; the map may change in the meantime."""
         return (values for _, values in self.items())
 
     def scan(self) -> Iterator[Values]:
-        """Iterate over rows in key order without a picture. The map must not change meanwhile."""
+        """Iterate over rows in key order without a picture. The map must not change in the meantime."""
         for block in self._blocks:
             yield from block.values()
 
@@ -328,7 +328,7 @@ class Blocks(ABC, Generic[K]):
         return Picture(self._blocks.copy(), self._count)
 
     def release(self) -> Iterator[None]:
-        """Free all rows, one block per step; do not use the map any more.
+        """Free all rows, one block per step. The map must not be used afterwards.
 
         One step for a million rows would take 100 ms.
         """

@@ -60,7 +60,7 @@ class Overlay(Tables):
 
     @property
     def index(self) -> int:
-        """Index of the open batch, else of the newest proposed batch, else of the image."""
+        """Index of the open batch; without one, of the newest proposed batch; without one, of the image."""
         return self._image.index if self._newest is None else self._newest[0]
 
     @property

@@ -36,7 +36,7 @@ class CompactionRow(NamedTuple):
 
     The unused one of the two fields is `NO_NODE` or `NO_STREAM`. `token` is the number of leases so far.
     After its lease expires, a worker keeps the task until another worker leases it. A source may be destroyed
-    already, if all of its data was trimmed or deleted meanwhile.
+    already, if all of its data was trimmed or deleted in the meantime.
     """
 
     task_id: int
@@ -81,7 +81,9 @@ COMPACTIONS: Final[Schema[int, CompactionRow]] = Schema(
 
 
 def compaction_leased(view: View, record: records.CompactionLeased) -> None:
-    """Lease a new task, or a present task to another worker, without sources destroyed meanwhile."""
+    """Lease a new task, or a present task to another worker, without the sources that were destroyed in the
+    meantime.
+    """
     row = _leased_row(record)
     name = f"compaction {row.task_id}"
     worker = view[NODES].get(row.worker_id)
@@ -198,7 +200,7 @@ def _check(view: View) -> None:
 def _check_source(view: View, task: CompactionRow, object_id: ObjectId) -> None:
     row = view[OBJECTS].get(object_id)
     if row is None or row.state is ObjectState.DESTROYED:
-        return  # all data of the source was trimmed or deleted meanwhile
+        return  # all data of the source was trimmed or deleted in the meantime
     name = f"compaction {task.task_id}: source {object_id}"
     assert row.state is ObjectState.COMMITTED, f"{name} is {row.state.name}"
     single, several = view[STREAM_OBJECTS].get(object_id), view[STREAM_SET_OBJECTS].get(object_id)

@@ -192,9 +192,7 @@ def objects_claimed(view: View, record: records.ObjectsClaimed) -> None:
 
 
 def objects_removed(view: View, record: records.ObjectsRemoved) -> None:
-    """Delete the rows of objects that the store does not contain any more. They must be destroyed and
-    claimed.
-    """
+    """Delete the rows of objects that the store no longer contains. They must be destroyed and claimed."""
     for object_id in map(ObjectId, record.object_ids):
         row = _object(view, object_id)
         assert row.state is ObjectState.DESTROYED, f"object {object_id} is {row.state.name}"

@@ -33,7 +33,7 @@ SNAPSHOTS: Final[Schema[int, SnapshotRow]] = Schema(
 
 
 def snapshot_leased(view: View, record: records.SnapshotLeased) -> None:
-    """Begin a lease. Objects that are destroyed from now on may not be claimed."""
+    """Begin a lease. Objects that are destroyed from now on must not be claimed."""
     counters.take(view, counters.SNAPSHOT, record.lease_id)
     assert record.index < view.index, (
         f"snapshot {record.lease_id}: index {record.index} is not below the present index"

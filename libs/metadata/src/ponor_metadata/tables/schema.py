@@ -99,7 +99,7 @@ class Table(Protocol[K, R]):
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[R]:
-        """Iterate over all rows in key order, as of this call; the table may change meanwhile."""
+        """Iterate over all rows in key order, as of this call; the table may change in the meantime."""
         ...
 
     def find(self, index: Index[I, R], index_key: I) -> Sequence[R]:

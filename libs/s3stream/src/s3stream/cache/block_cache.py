@@ -57,8 +57,8 @@ class BlockRun:
 
     @property
     def fetch_memory_bytes(self) -> int:
-        """Memory needed to fetch the run: that of its blocks and, if there are several, that of the response
-        from which they are copied.
+        """Memory needed to fetch the run: the size of its blocks. If there are several blocks, also the size
+        of the response, from which they are copied.
         """
         answer_bytes = self.size_bytes if len(self.entries) > 1 else 0
         return sum(map(memory_bytes_of, self.entries)) + answer_bytes

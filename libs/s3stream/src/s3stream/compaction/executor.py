@@ -51,7 +51,7 @@ class Compaction:
         prepare: reserves ids under the lease.
         budget: bytes of blocks that this process may hold.
         throttle: consulted before every call.
-        memory: memory for blocks, within the budget; created if not given.
+        memory: memory for blocks, within the budget; created by default.
         on_progress: receives the bytes of blocks moved so far, and the total.
         reads_in_flight_max: concurrent reads of one plan.
         uploads_in_flight_max: concurrent puts, parts and copies of one plan.

@@ -51,7 +51,7 @@ CLOSE_WAIT_S: Final = 5.0
 """Longest time that a close waits for the store or the controller. After that, the log stays open, and the
 next process recovers what was acknowledged."""
 _AWAKE: Final = 0
-"""In place of the time until which `_watch` sleeps, while it runs: no alarm may wake it again."""
+"""Value of `_sleeps_until_ns` while `_watch` is running, so that no alarm wakes it."""
 
 OnDurable = Callable[[BaseException | None], None]
 

@@ -167,7 +167,7 @@ class Pacing:
         interval_ns = period_ns * max(1 - 2 * max(self._tokens, 0.0) / self._burst, 0.0)
         due_ns = self._last_put_ns + int(interval_ns)
         if due_ns > now_ns:
-            # The interval shrinks by 2 / burst of the elapsed time, because tokens are added meanwhile.
+            # The interval shrinks by 2 / burst of the elapsed time, because tokens are added in the meantime.
             due_ns = now_ns + int((due_ns - now_ns) / (1 + 2 / self._burst))
         if self._tokens < 1:
             due_ns = max(due_ns, now_ns + int((1 - self._tokens) * period_ns))

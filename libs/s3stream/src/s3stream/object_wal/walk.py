@@ -218,7 +218,7 @@ class WalWalk:
         try:
             tail, _ = await self._store.get_tail(key, LABEL_BYTES)
         except ObjectNotFoundError:
-            return  # deleted meanwhile: another recoverer finished
+            return  # deleted in the meantime: another recoverer finished
         known = decode_label(key, self._name, max(above), tail).acknowledged_sequence
         if known > hole and not await self._has_landed(hole):
             raise WalCorruptError(

@@ -1,10 +1,9 @@
 """Multipart uploads in an S3 bucket by aiobotocore, because obstore cannot upload parts one by one,
 copy parts, or list and abort uploads.
 
-Measured with SeaweedFS 4.48 (verified by test_multipart_stores.py): completion accepts
-`If-None-Match: *` and returns 412 when the key exists, and the upload stays open; the abort of an
-absent upload is no error. If a store does not support the condition (501), every further completion
-sends a HEAD first, which is counted.
+Measured with SeaweedFS 4.48 (verified by test_multipart_stores.py): completion accepts `If-None-Match: *` and
+returns 412 when the key exists, and the upload stays open; the abort of an absent upload is not an error. If
+a store does not support the condition (501), every further completion sends a HEAD first, which is counted.
 """
 
 from __future__ import annotations

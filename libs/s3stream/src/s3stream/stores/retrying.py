@@ -82,8 +82,8 @@ class Retries(StorePolicy):
         """Restart an interrupted listing, and skip the items that were already yielded.
 
         The store must list in the same order every time; this need not be the order of the keys (SeaweedFS
-        lists `ns/1` before `ns-b/1`). If the last yielded item was deleted meanwhile, the failure is raised;
-        the caller lists again.
+        lists `ns/1` before `ns-b/1`). If the last yielded item was deleted in the meantime, the failure is
+        raised; the caller lists again.
         """
         retry = self._new_retry(operation)
         last: _T | None = None

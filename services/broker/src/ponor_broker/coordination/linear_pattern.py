@@ -1,8 +1,8 @@
 r"""Matcher for regular expressions that clients send, in time proportional to the length of the text.
 
 Kafka's brokers use RE2/J for such expressions. Python's `re` backtracks: a short expression can take years on
-a short text, and blocks the event loop meanwhile. This module uses Thompson's construction and builds the
-deterministic automaton on demand (Cox, "Regular Expression Matching Can Be Simple And Fast").
+a short text, and blocks the event loop in the meantime. This module uses Thompson's construction and builds
+the deterministic automaton on demand (Cox, "Regular Expression Matching Can Be Simple And Fast").
 
 The syntax is RE2's, except named classes (`\p{L}`, `[[:alpha:]]`), word boundaries and the flags `m` and `U`.
 """

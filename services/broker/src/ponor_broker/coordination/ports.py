@@ -87,7 +87,7 @@ class InternalPartition(Protocol):
         """Raise the log start to `offset`, at most the durable end; return when that is durable.
 
         Raises:
-            S3StreamError: the new log start did not become durable; it may or may not apply.
+            S3StreamError: the new log start did not become durable; it may or may not take effect.
         """
         ...
 

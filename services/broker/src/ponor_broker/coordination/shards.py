@@ -196,7 +196,8 @@ class Shards(Generic[S]):
             try:
                 await shard.load()
             except (S3StreamError, RecordLogCorruptError) as error:
-                # Requests for its keys get COORDINATOR_LOAD_IN_PROGRESS meanwhile; other shards still answer.
+                # Requests for its keys get COORDINATOR_LOAD_IN_PROGRESS in the meantime; other shards still
+                # answer.
                 _LOG.error("loading the %s of %s failed, retrying: %s", self._topic.keys, name, error)
                 await self._clock.sleep(RETRY_S)
         self._loaded()

@@ -62,7 +62,7 @@ class FrameReceiver:
         self._filled = 0
         self._stash = b""  # an incomplete length field; while blocked, everything that was received
         self.blocked = False
-        """Whether the receiver waits for `resume`: the owner must pass in no bytes meanwhile."""
+        """Whether the receiver waits for `resume`: the owner must pass in no bytes in the meantime."""
         self.failure: KafkaWireError | None = None
         """Why the bytes cannot be parsed; after that, the owner must pass in no bytes."""
 
@@ -78,7 +78,7 @@ class FrameReceiver:
         return None if self._frame is None else memoryview(self._frame)[self._filled :]
 
     def received_own(self, count: int) -> list[bytearray]:
-        """Note that `count` bytes were written into `own_buffer`; return the frame if it is complete now."""
+        """Record that `count` bytes were written into `own_buffer`; return the frame if it is complete."""
         frame = self._frame
         assert frame is not None
         self._filled += count

@@ -141,8 +141,8 @@ class MarkerWriter:
         await self._in_turn(append)
 
     async def _in_turn(self, append: Callable[[], None]) -> None:
-        """Call `append` in a turn whose budget is not spent, after those of earlier calls; not at all if this
-        call is cancelled before.
+        """Call `append` in a turn whose budget is not spent, after the appends of earlier calls. If this call
+        is cancelled first, `append` is not called.
         """
         if not self._waiting and not self._turn.is_spent:
             append()

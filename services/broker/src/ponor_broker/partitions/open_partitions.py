@@ -66,7 +66,9 @@ class OpenPartitions:
             on_removed(partition)
 
     def accepts_appends(self, partition: Partition) -> None:
-        """Notify listeners and parked requests, after the open or after a cancelled move."""
+        """Notify listeners and parked requests after the partition was opened, or after its move was
+        cancelled.
+        """
         for on_opened, _ in self._listeners.get(partition.identity.topic, ()):
             on_opened(partition)
         self.parking.settled(partition.identity.key)

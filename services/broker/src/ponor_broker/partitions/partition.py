@@ -72,7 +72,7 @@ class Partition:
         self.log = log
         self.config = config
         self.plain_bytes_max = -1 if self.is_internal else config.plain_bytes_max
-        """`TopicConfig.plain_bytes_max`; -1 if clients may not write."""
+        """`TopicConfig.plain_bytes_max`; -1 if clients must not write."""
         self.index = identity.index
         self.meta_stream = meta
         self.state = state

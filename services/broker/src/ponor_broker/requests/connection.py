@@ -77,7 +77,7 @@ class PendingAnswer:
             self.connection.answered(self)
 
     def abandon(self) -> None:
-        """Note that the client has disconnected; the answer will be dropped."""
+        """Record that the client has disconnected; the answer will be dropped."""
         self.connection = None
 
 
@@ -187,7 +187,7 @@ class ClientConnection:
         flow.end_read()
 
     def freed(self, place: PendingAnswer, kept_bytes: int) -> None:
-        """Note that the frame of a running large request was freed, except for `kept_bytes`."""
+        """Record that the frame of a running large request was freed, except for `kept_bytes`."""
         self._release(place.frame_bytes - kept_bytes)
         place.frame_bytes = kept_bytes
         if self._large is not None and kept_bytes <= LARGE_CONTROL_BYTES:
@@ -338,7 +338,7 @@ class ClientConnection:
     # Answers
 
     def answered(self, place: PendingAnswer) -> None:
-        """Note that a running request is answered. At the end of this event-loop turn, all answers that are
+        """Record that a running request is answered. At the end of this event-loop turn, all answers that are
         next in order are sent.
         """
         assert self._places, "no request of the connection waits for an answer"

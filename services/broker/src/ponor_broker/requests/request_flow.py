@@ -51,7 +51,7 @@ StartQueued: TypeAlias = Callable[[int], int]
 QUEUED_STARTS_PER_TURN_MAX: Final = 32
 QUEUED_STARTS_TURN_NS_MAX: Final = 4_000_000
 """A turn ends at this bound or at the bound on the number, whichever comes first. This bound matters for
-requests that take long to start."""
+requests that take a long time to start."""
 
 
 STARTS_PER_CHECK: Final = 4
@@ -225,7 +225,7 @@ class RequestFlow:
     def _give_turns(self) -> None:
         left = QUEUED_STARTS_PER_TURN_MAX
         end_ns = self._turn_end_ns = self._clock.monotonic_ns() + QUEUED_STARTS_TURN_NS_MAX
-        given = len(self._turns)  # a connection that is added meanwhile gets its turn in the next round
+        given = len(self._turns)  # a connection that is added in the meantime gets its turn in the next round
         while given and left > 0:
             given -= 1
             left -= self._turns.popleft()(left)

@@ -116,11 +116,13 @@ class RaftDriver:
         self._linked: Membership | None = None
         self._delivered_index = node.commit_index
         self.heard_commit_index = node.commit_index
-        """The highest commit index that a leader reported; the own log may end before it."""
+        """The highest commit index that a leader reported; the log of this replica may end before it."""
         self._fast_ticks_until_ns = 0
         self._led_ns = self._begin_fast_ticks()
         self._rounds: deque[tuple[int, int]] = deque(maxlen=ROUNDS_MAX)
-        """Unconfirmed rounds of own heartbeats: (round, earliest time at which it can have begun)."""
+        """Unconfirmed rounds of this leader's heartbeats: (round, earliest time at which the round can have
+        begun).
+        """
         self._scheduled = self._delivering = self._closed = False
         self.leadership, self.leading = Leadership(node.role, node.term, node.leader), False
         self.applied_index = node.commit_index
@@ -143,8 +145,8 @@ class RaftDriver:
     def leaderless_ns(self) -> int:
         """Time since this replica was last known to have the newest commit index, in ns.
 
-        A follower has it when it hears a leader; a leader when it begins a round of heartbeats that a
-        majority then confirms.
+        A follower knows the newest commit index when it receives a message of the leader. A leader knows it
+        when it begins a round of heartbeats that a majority then confirms.
         """
         self._note_confirmed()
         return self._clock.monotonic_ns() - self._led_ns

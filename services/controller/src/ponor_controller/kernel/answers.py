@@ -124,7 +124,7 @@ class ConfirmedAnswers:
             await self.confirm()
 
     async def confirm(self) -> None:
-        """Confirm leadership once for all waiting answers. An answer added meanwhile waits for the next
+        """Confirm leadership once for all waiting answers. An answer added in the meantime waits for the next
         call.
         """
         self._added.clear()

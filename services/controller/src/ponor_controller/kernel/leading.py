@@ -1,4 +1,4 @@
-"""Leadership as services and duties see it: whether this controller leads, else which one."""
+"""Leadership as services and duties see it: whether this controller leads, and if not, which one leads."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ async def confirm_refusals(
 ) -> T:
     """Return the result of `work`. Raise its refusal only after a majority confirmed this leader.
 
-    Otherwise a leader that was suspended and replaced meanwhile could refuse a request because of old rows.
+    Otherwise a leader that was suspended and replaced in the meantime could refuse a request because of old
+    rows.
 
     Args:
         work: the request.

@@ -41,7 +41,7 @@ class NodeActivity:
       controller. Broken sessions do not count, and silent nodes get a second session timeout. When one of the
       silent nodes is heard again, this controller's link was probably the cause, so every node gets a full
       session timeout again. A node that stays silent gets it at most `RESTARTS_MAX` times; otherwise one node
-      that is heard rarely could hide for ever that another node has failed.
+      that is rarely heard could hide the failure of another node forever.
 
     Args:
         clock: observed time.
@@ -122,7 +122,7 @@ class NodeActivity:
     @contextmanager
     def registering(self, node_id: NodeId) -> Iterator[None]:
         """Use this while a process of the node registers. A registration in several batches fences the node
-        meanwhile.
+        in the meantime.
         """
         self._registering[node_id] += 1
         try:

@@ -34,7 +34,7 @@ class TransitWait:
 
     def take_places(self, parking: TransitParking, transits: Sequence[PartitionInTransitError]) -> bool:
         """Take a place for each of these partitions. Return False and take none if there is no room, or if
-        requests may not wait for one of the partitions any more.
+        requests can no longer wait for one of the partitions.
         """
         for transit in transits:
             place = parking.park(transit.key, self._look_again)

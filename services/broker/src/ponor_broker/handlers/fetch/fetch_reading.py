@@ -28,8 +28,9 @@ BATCHES_MAX: Final = 16_384
 """Batches of one answer. An answer with more batches counts as full: for small batches, the time on the event
 loop depends on their number, not on their bytes."""
 SMALL_BATCH_BYTES: Final = 2_048
-"""If the average batch is smaller, all batches are copied into one buffer. That costs no more than passing
-each of them to the socket, and frees the originals."""
+"""If the average batch is smaller, all batches are copied into one buffer. The copy costs no more than
+passing each batch to the socket, and the originals can be freed.
+"""
 
 
 class FetchPass:

@@ -169,7 +169,7 @@ class FetchSession:
         return leave
 
     def changed(self, one: SessionPartition, size_bytes: int, *, must_answer: bool) -> None:
-        """Note that a partition changed."""
+        """Record that a partition changed."""
         self._due.setdefault(one)
         if self._waiting is None:
             one.unwatch()

@@ -122,7 +122,7 @@ class PartitionFetch(FetchedPartition):
         return not (self.is_news or self.is_cold or self.is_held or self.fetch_offset < self.readable_end)
 
     def mark_sent(self) -> None:
-        """Note that the current result was sent. After an error, the next result without one is always
+        """Record that the current result was sent. After an error, the next result without one is always
         news.
         """
         self.sent_high_watermark = NOT_SENT if self.error_code else self.high_watermark

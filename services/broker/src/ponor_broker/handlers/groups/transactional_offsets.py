@@ -97,7 +97,7 @@ class TransactionalOffsetsHandler:
         # As in Kafka the transaction is verified before the member.
         error, proof = await self._verify(shard, request, commits, write)
         if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            return ErrorCode.NOT_COORDINATOR  # the partition was closed meanwhile
+            return ErrorCode.NOT_COORDINATOR  # the partition was closed in the meantime
         if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             # The transaction coordinator's image lacks the partition of the group's offsets. As in Kafka.
             return ErrorCode.COORDINATOR_NOT_AVAILABLE

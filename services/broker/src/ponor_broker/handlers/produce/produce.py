@@ -94,7 +94,7 @@ class ProducePending(PendingAnswer):
         """Shared by the batches of the request during validation; None for a single batch."""
 
     def settle_one(self) -> bool:
-        """Note that a partition, or the handler, is done; return whether nothing else is pending."""
+        """Record that a partition, or the handler, is done; return whether nothing else is pending."""
         self._left -= 1
         return self._left == 0
 

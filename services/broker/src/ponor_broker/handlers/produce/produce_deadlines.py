@@ -31,7 +31,7 @@ class Expirable(Protocol):
 
     @property
     def is_answered(self) -> bool:
-        """Whether the request was answered and needs no deadline any more."""
+        """Whether the request was answered and no longer needs a deadline."""
         ...
 
     def expire(self) -> None:

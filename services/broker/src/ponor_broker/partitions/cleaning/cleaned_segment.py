@@ -22,8 +22,9 @@ from ponor_broker.partitions.log.stream_port import PartitionStream, observe
 from ponor_broker.partitions.log.time_index import TIME_ENTRY
 
 IN_FLIGHT_BYTES_MAX: Final = 1 << 20
-"""Bytes that the cleaner appends before it waits for the write-ahead log: producers' appends never wait for
-more bytes of the cleaner than this."""
+"""Bytes that the cleaner appends before it waits for the write-ahead log: appends of producers never wait for
+more than this many bytes of the cleaner.
+"""
 TIME_ENTRY_EVERY_BYTES: Final = 256 << 10
 FULL_RETRY_S: Final = 0.25
 FULL_RETRIES_MAX: Final = 240
@@ -101,8 +102,8 @@ class CleanedSegment:
         )
 
     async def _pad(self, end_offset: int, *, room: int) -> None:
-        """Append empty batches for the hole below `end_offset`, except for its last part: the next stream
-        record covers as many offsets of it as it can in addition to its own `room` offsets.
+        """Append empty batches for the hole below `end_offset`, but not for its last part. The next stream
+        record covers `room` offsets of its own and as many offsets of the hole as fit into it.
         """
         while (hole := end_offset - self._end_offset) > self._count_max - room:
             await self._append(padding(self._end_offset, min(hole, self._count_max), self._leader_epoch))

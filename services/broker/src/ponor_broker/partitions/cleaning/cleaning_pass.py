@@ -127,8 +127,8 @@ class CleaningPass:
         return index
 
     async def _index_batch(self, index: KeyIndex, batch: BatchView, begin: int) -> bool:
-        """Index the batch's records from `begin` on; return False if a record did not fit;
-        `index.last_offset` is then the offset of the record before it.
+        """Index the batch's records from offset `begin` on. Return False if a record did not fit;
+        `index.last_offset` then is the offset of the record before it.
         """
         with self._processing(batch):
             for record in scan(self._data(batch), batch.record_count):
@@ -238,8 +238,8 @@ class CleaningPass:
 
     @contextmanager
     def _processing(self, batch: BatchView) -> Iterator[None]:
-        """Turn each error of a computation on a batch into PartitionCorruptError: such an error must not stop
-        this broker, and then each broker to which the partition moves.
+        """Turn each error of a computation on a batch into PartitionCorruptError. Otherwise a damaged batch
+        would stop this broker, and then every broker to which the partition moves.
         """
         try:
             yield

@@ -1,1 +1,3 @@
-"""Partitions that change their broker: the source, the target, opening, and requests that wait meanwhile."""
+"""Partitions that change their broker: the source, the target, opening, and requests that wait in the
+meantime.
+"""

@@ -51,7 +51,7 @@ class AwaitedStreams:
         return False
 
     def forget(self, key: PartitionKey) -> None:
-        """Drop a partition that this broker does not lead any more."""
+        """Drop a partition that this broker no longer leads."""
         self._waiting.pop(key, None)
 
     def closed_by(self, batch: RecordBatch) -> Iterator[PartitionKey]:

@@ -74,8 +74,8 @@ class HandoffSource:
     ) -> None:
         """`open_here` returns the streams of a partition that the image shows open at this broker.
 
-        `on_sealed` and `on_kept` are called when a partition stops accepting appends, and when it accepts
-        them again; `on_undecided` with a partition whose move this broker gave up: the image must be
+        `on_sealed` is called when a partition stops accepting appends, and `on_kept` when it accepts them
+        again. `on_undecided` is called when this broker gave up a partition's move, so that the image must be
         checked again.
         """
         self._streams = streams
@@ -195,7 +195,7 @@ class HandoffSource:
     async def _seal(self, batch: Sequence[Handoff]) -> None:
         for one in _those(batch, Stage.WAITING):
             if not one.partition.is_writable:
-                self._forget(one, "failed")  # it failed meanwhile; the image will be checked
+                self._forget(one, "failed")  # it failed in the meantime; the image will be checked
                 continue
             one.stage = Stage.SEALED
             partition_closing.begin_move(one.partition)

@@ -161,7 +161,7 @@ class HandoffTarget:
         return self._awaited.closed_by(batch) if self._awaited else iter(())
 
     def forget(self, key: PartitionKey) -> None:
-        """Drop a partition that this broker does not lead any more."""
+        """Drop a partition that this broker no longer leads."""
         self._awaited.forget(key)
         self._elections.pop(key, None)
 
@@ -328,8 +328,8 @@ class HandoffTarget:
     # Releases
 
     def _watch_move(self, key: PartitionKey) -> None:
-        """Note that a partition that waits for its streams is to move again: it is given up when
-        the streams are closed; the move is cancelled if that takes too long.
+        """Handle a new move of a partition that still waits for its streams. This broker gives up the
+        partition when the streams are closed. If that takes too long, it cancels the move.
         """
         move, watched = self._topics.image[MOVES].get(key), self._watched_moves.get(key)
         if move is None or (watched is not None and watched.move == move):
@@ -398,7 +398,7 @@ def _was_refused(opening: Opening) -> bool:
 
 
 def _log_refusals(refusals: Sequence[Refusal], left: Sequence[Opening]) -> None:
-    """Log one line per attempt; partitions that this broker does not lead any more are omitted."""
+    """Log one line per attempt; partitions that this broker no longer leads are omitted."""
     still = set(map(id, left))
     reported = [refusal for refusal in refusals if id(refusal.openings[0]) in still]
     if reported:

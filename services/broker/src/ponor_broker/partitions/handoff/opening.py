@@ -39,7 +39,7 @@ class Stage(Enum):
     LEAVING = "leaving"
     """The partition will not be opened at this epoch: its streams are closed and an election is requested."""
     OVER = "over"
-    """The partition serves, or this broker does not lead it at this epoch any more."""
+    """The partition serves, or this broker no longer leads it at this epoch."""
 
 
 class Opening:

@@ -62,7 +62,7 @@ async def persist_for_move(partition: Partition) -> None:
     """
     await partition.drained()
     if not partition.service.is_sealed:
-        return  # cancelled meanwhile
+        return  # cancelled in the meantime
     _persist(partition, whole=True)
     for stream in partition.streams:
         stream.refuse_appends()

@@ -1,9 +1,9 @@
 """Opening of partitions: from a leader epoch in the image to a serving partition.
 
-Streams of many partitions are created, opened and read together, so that a start with thousands of
-partitions needs few round trips. Reads and state of a single partition affect only that partition:
-a slow or damaged one neither delays nor fails the others. `handoff_target` decides when to open and
-when to retry.
+Streams of many partitions are created, opened and read together, so that a start with thousands of partitions
+needs few round trips. Reads and state of a single partition affect only that partition: a slow or damaged
+partition neither delays the others nor makes them fail. `handoff_target` decides when to open and when to
+retry.
 """
 
 from __future__ import annotations

@@ -69,9 +69,9 @@ class TargetRelease:
     async def close_and_elect(self, opening: Opening, is_over: Callable[[], bool]) -> None:
         """Retry until `is_over` returns True, which means that the image shows the result.
 
-        Returns earlier if the election is refused and this broker has no stream left to close (a stream of
-        another owner blocks the election); or if the move was cancelled and the streams are open here as
-        before, so that the partition can be opened again.
+        Returns earlier in two cases. First, if the election is refused and this broker has no stream left to
+        close; then a stream of another owner blocks the election. Second, if the move was cancelled and the
+        streams are still open here; then the partition can be opened again.
         """
         pause_s = ASK_RETRY_S
         while not is_over():

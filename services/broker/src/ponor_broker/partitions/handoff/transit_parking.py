@@ -9,8 +9,8 @@ or when their time has passed. When the time of the first request has passed, al
 are retried, and no more requests wait for it until it serves. Otherwise a request could be refused, and a
 later one accepted.
 
-Many parked requests are retried over several event-loop turns. A request that arrives meanwhile for the same
-partition waits behind them (`holds_back`), so that it does not overtake them.
+Many parked requests are retried over several event-loop turns. A request that arrives in the meantime for the
+same partition waits behind them (`holds_back`), so that it does not overtake them.
 
 Requests without acknowledgement ("silent" ones) have a longer limit of their own: a refusal would lose their
 records, and no answer on their connection waits for them. They are not idempotent, so the order in which they
@@ -132,7 +132,7 @@ class TransitParking:
         self, key: PartitionKey, check_again: LookAgain, size_bytes: int = 0, *, is_silent: bool = False
     ) -> ParkedRequest | None:
         """Return a place; None if the request must be refused, because there is no room, or because requests
-        of this kind do not wait for this partition any more.
+        of this kind no longer wait for this partition.
 
         Args:
             key: the partition.

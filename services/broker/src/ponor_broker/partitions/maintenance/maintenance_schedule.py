@@ -51,7 +51,7 @@ class MaintenanceSchedule:
         heapq.heappush(self._heap, (deadline_ms, self._pushes, partition))
 
     def forget(self, partition: Partition) -> None:
-        """Remove a partition that does not serve any more."""
+        """Remove a partition that no longer serves."""
         self._touched.pop(partition, None)
         if self._deadlines.pop(partition, None) is not None:
             stale = len(self._heap) - len(self._deadlines)

@@ -220,10 +220,10 @@ class ProducerStates:
         self._in_flight.append(undo)
 
     def confirm(self, end_offset: int) -> None:
-        """Note that everything below `end_offset` is durable."""
+        """Record that everything below `end_offset` is durable."""
         while self._in_flight and self._in_flight[0].end_offset <= end_offset:
             self._in_flight.popleft()
-            self.changes += 1  # a snapshot that was written meanwhile excludes this append
+            self.changes += 1  # a snapshot that was written in the meantime excludes this append
         if self._ending:
             self.transactions.confirm(end_offset)
 

@@ -105,7 +105,7 @@ class RefusedSequences:
         self.taken_until((key, batch.producer_id), batch.producer_epoch, batch.last_sequence)
 
     def taken_until(self, producer: _Producer, epoch: int, last: int) -> None:
-        """Note that the producer's batches up to the sequence `last` of this epoch are accepted."""
+        """Record that the producer's batches up to the sequence `last` of this epoch are accepted."""
         refused = self.waiting_for.get(producer)
         if refused is None:
             return
@@ -144,7 +144,7 @@ class SequenceOrder:
         """
         key, entry = self._identity.key, self._producers.entry(batch.producer_id)
         if entry is not None and entry.batches and self._refused.waiting_for:
-            # If another broker led the partition meanwhile, it may have accepted refused batches.
+            # If another broker led the partition in the meantime, it may have accepted refused batches.
             self._refused.taken_until((key, batch.producer_id), entry.epoch, entry.last_sequence)
         if batch.first_sequence >= 0 and self._refused.holds_back(key, batch, is_known=entry is not None):
             raise PartitionError(
@@ -163,7 +163,7 @@ class SequenceOrder:
             raise
 
     def refuse(self, batch: ProducerBatch | None) -> None:
-        """Note that the storage refused the batch; its producer will retry it."""
+        """Record that the storage refused the batch; its producer will retry it."""
         if batch is not None and batch.first_sequence >= 0:
             self._refused.note(self._identity.key, batch)
 

@@ -76,7 +76,7 @@ class OpenTransactions:
         return next(iter(self._open.values()), marker_offset + 1)
 
     def confirm(self, end_offset: int) -> None:
-        """Note that everything below `end_offset` is durable."""
+        """Record that everything below `end_offset` is durable."""
         while self.ending and self.ending[0].marker_offset < end_offset:
             if self.ending.popleft() is self._smallest[0]:
                 self._smallest.popleft()

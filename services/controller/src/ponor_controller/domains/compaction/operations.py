@@ -49,7 +49,8 @@ task is ended, and its sources are offered in smaller tasks."""
 
 
 def lease_compaction(body: wire.LeaseCompaction, situation: Situation, offers: Offering) -> Decision:
-    """Lease a vacant task, else a new one. If no task is worthwhile, the answer contains none.
+    """Lease a vacant task or, if there is none, a new task. If no task is worthwhile, the answer contains no
+    task.
 
     Tasks that waited too long for a worker are ended.
     """
@@ -358,7 +359,7 @@ def _require_one_batch(
 
 
 def _was_committed(body: wire.CommitCompaction, situation: Situation) -> bool:
-    """Whether this commit was applied before: no output is PREPARED any more, at least one was committed."""
+    """Whether this commit was applied before: no output is still PREPARED, and at least one was committed."""
     caller = situation.caller
     ids = [each.object_id for each in body.stream_objects]
     if body.HasField("stream_set_object"):

@@ -190,8 +190,8 @@ def _checked_configs(configs: Mapping[str, str]) -> dict[str, str]:
 def _require_brokers(situation: Situation) -> dict[NodeId, int]:
     """Return the brokers for new partitions, with the number of partitions that each leads.
 
-    The candidates of `placement`; if there are none, live draining brokers; if there are none, suspected
-    ones.
+    Return the candidates of `placement`. If there are none, return live draining brokers; if there are none
+    of these either, return suspected brokers.
     """
     view, is_suspected = situation.view, situation.is_suspected
     known = [row for row in view[NODES] if row.role is NodeRole.BROKER and not row.fenced]

@@ -139,7 +139,7 @@ class SessionService:
             raise ConnectionClosedError(f"node {hello.node_id} has a newer connection")
 
     def _remove(self, session: Session) -> bool:
-        """Remove the session. Returns False if it was not the node's present session any more."""
+        """Remove the session. Returns False if the node already has a newer session."""
         node_id = session.caller.node_id
         if self._sessions.get(node_id) is not session:
             return False
@@ -222,7 +222,7 @@ class SessionService:
         """Decide on the registration and commit it, in several batches if the node leads many partitions.
         Returns the last decision and the index of its batch.
 
-        If the process connects again meanwhile, its next Hello continues from the last committed batch.
+        If the process connects again in the meantime, its next Hello continues from the last committed batch.
         """
         node_id = NodeId(hello.node_id)
         while True:
