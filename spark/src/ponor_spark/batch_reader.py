@@ -34,7 +34,7 @@ class PonorBatchReader(DataSourceReader):
         self._filters: PushedFilters | None = None
 
     def partitions(self) -> list[InputPartition]:
-        """Return the splits that options and filters leave; Spark treats an empty list as one
+        """Return the splits that remain after options and filters. Spark treats an empty list as one
         `InputPartition(None)`.
 
         Raises:

@@ -204,8 +204,8 @@ class BatchView:
             yield Record(self.base_offset + bounds.offset_delta, self._timestamp(bounds), key, value, headers)
 
     def uncompressed(self, decompressed_bytes_max: int, scratch: bytearray | None = None) -> Buffer:
-        """Return the records' bytes: a view of the batch if it is not compressed, else maybe a view of
-        `scratch` (see `decompress`).
+        """Return the records' bytes: a view of the batch if it is not compressed, otherwise possibly a view
+        of `scratch` (see `decompress`).
 
         Raises KafkaWireError if they do not decompress within the limit.
         """

@@ -13,8 +13,9 @@ from collections.abc import MutableMapping
 from typing import Final
 
 VARIABLE: Final = "GRPC_EXPERIMENTS"
-"""gRPC's core reads this variable once, when it is imported. It ignores unknown names in it and reports them
-on stderr."""
+"""gRPC's core reads this variable once, when gRPC is imported. It ignores unknown experiment names and
+reports them on stderr.
+"""
 ONE_POLLER: Final = "-event_engine_client,-event_engine_listener"
 
 

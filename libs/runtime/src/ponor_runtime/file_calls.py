@@ -136,7 +136,7 @@ class FileCalls:
         self._unsynced = False
 
     def descriptor_for_kernel(self, position: int, size_bytes: int) -> int | None:
-        """Return the O_DIRECT descriptor if one synced write needs only one system call, else None.
+        """Return the O_DIRECT descriptor if one synced write needs only one system call, otherwise None.
 
         Call only while no other call of this file runs.
         """

@@ -1,13 +1,12 @@
 """Read-ahead: claims blocks in the block cache that a sequential reader will need next. A claimed block
 stays cached until its reader has used it or loses the claim.
 
-A *reader* is a position in a stream: the offset at which its last read ended. A read that begins
-there continues the reader; any other read starts a new one. The first read of a reader claims only
-the blocks that it fetched and did not use. The window is the number of blocks to claim ahead. Each
-further read doubles it, up to `blocks_max` and the reader's share of the cache's memory for claims.
-Blocks are requested in large runs: together with a GET that a read needs anyway, otherwise when half
-of the window is used. An idle reader loses its claims after a while, or when other claims need the
-memory.
+A *reader* is a position in a stream: the offset at which its last read ended. A read that begins there
+continues the reader; any other read starts a new one. The first read of a reader claims only the blocks that
+it fetched and did not use. The window is the number of blocks to claim ahead. Each further read doubles it,
+up to `blocks_max` and the reader's share of the cache's memory for claims. Blocks are requested in large
+runs: together with a GET that a read needs anyway, or when half of the window is used. An idle reader loses
+its claims after a while, or when other claims need the memory.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Reconciliation:
         while True:
             dead, is_complete = await self._list_dead(prefix, current, seen)
             deleted = await self._delete(dead, current, report)
-            # Continue only after progress: keys that were not deleted would be listed again and again.
+            # Continue only after progress: keys that were not deleted would be listed repeatedly.
             if is_complete or not deleted:
                 return
             seen = ReconcileReport()  # the first listing has counted everything

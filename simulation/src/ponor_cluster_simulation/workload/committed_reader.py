@@ -1,5 +1,5 @@
-"""A consumer of committed records: it reads all partitions again and again, from the beginning or from a
-random offset.
+"""A consumer of committed records: it repeatedly reads all partitions, from the beginning or from a random
+offset.
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ from ponor_cluster_simulation.workload.leaders import Leaders
 VERSIONS: Final = (4, 11, 12, 16)
 """Fetch versions. From 12 on an answer contains the new leader, from 16 on also the leader's address."""
 SESSION_VERSIONS: Final = {False: (11, 12), True: (16,)}
-"""Versions that continue a session, by whether it uses topic ids: it cannot switch between ids and names."""
+"""Fetch versions that continue a session, by whether the session uses topic ids, because a session cannot
+switch between ids and names.
+"""
 TOPIC_ID_MIN: Final = 13
 SESSION_LOST: Final = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
 """The broker restarted, or an answer was lost with its connection. The next fetch must be a full one."""

@@ -1,8 +1,8 @@
 """Calls about the whole cluster: announce a stop, pause and describe the balancer, describe nodes, lease
 snapshots.
 
-Only the leader answers. All calls are idempotent except `open_snapshot`: a retry may open a second lease; the
-first one then expires unused.
+Only the leader answers. All calls are idempotent except `open_snapshot`: a retry may open a second lease, and
+the first one expires unused.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ class Overlay(Tables):
         self._proposed: deque[ProposedBatch] = deque()
         self._open: list[bytes] | None = None
         """Parts of the encoding of the open batch; None if no batch is open."""
-        # (index, cluster time) of the open batch, else of the newest proposed batch; None: those of the
-        # image. One tuple, because every `put` reads it.
+        # (index, cluster time) of the open batch or, without one, of the newest proposed batch; None: the
+        # values of the image. One tuple, because every `put` reads it.
         self._newest: tuple[int, int] | None = None
         super().__init__({schema: OverlayTable(table, self) for schema, table in image.items()})
 

@@ -1,8 +1,8 @@
 """Limits on concurrent calls to a store: halved when the store asks to slow down, raised slowly afterwards.
 
-Callers wait here instead of in sockets and threads. The rule is additive increase, multiplicative
-decrease, as in TCP: every full window of answers adds one call, a "slow down" halves the limit.
-Calls in flight at that time usually get the same answer; they do not halve the limit again.
+Callers wait here instead of in sockets and threads. The rule is additive increase, multiplicative decrease,
+as in TCP: every full window of answers raises the limit by one call, and a "slow down" error halves it. Calls
+in flight at that time usually get the same answer; they do not halve the limit again.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ class DirectoryObjectStore:
         await self._publish(key, lambda temporary: self._write_pieces(temporary, pieces))
 
     async def put_file(self, key: str, source: PurePath) -> None:
-        """Put a synced file of the same file system. The file keeps its old name too, which the
-        caller removes.
+        """Put a synced file of the same file system. The file also keeps its old name; the caller removes
+        that name.
         """
         path = self._path(key)
         with as_store_error(key):

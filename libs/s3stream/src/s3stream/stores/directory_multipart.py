@@ -3,15 +3,15 @@
     ROOT/multiparts/KEY+ID+begun            an open upload and the object that it becomes; `/` in KEY is written `~`
     ROOT/multiparts/KEY+ID+NUMBER.part      a part whose place was unknown when it arrived
 
-One flat directory, because the Disk port removes no directories. As in S3, parts outlive the process that
-wrote them; the garbage collector lists and aborts uploads. Parts are not durable before the completion: a
-crash loses only the upload.
+All files are in one flat directory, because the Disk port cannot remove directories. As in S3, parts outlive
+the process that wrote them; the garbage collector lists and aborts uploads. Parts are not durable before the
+completion: a crash loses only the upload.
 
-A part is written to its place if all parts before it have begun, which is how objects are written; its etag
-contains the place. A completion is then a sync and a link. Parts in separate files are first copied to their
-places. If the places do not fit (parts were omitted, or replaced by parts of another length), everything is
-copied. Writes bypass the page cache (`ponor_runtime.file_calls`). When all parts were separate files, every
-byte passed the page cache three times, which took nine tenths of a compaction's CPU
+A part is written to its place if all parts before it have begun, which is the usual order. Its etag contains
+the place. A completion is then a sync and a link. Parts in separate files are first copied to their places.
+If the places do not fit (parts were omitted, or replaced by parts of another length), everything is copied.
+Writes bypass the page cache (`ponor_runtime.file_calls`). When all parts were separate files, every byte
+passed the page cache three times, which took nine tenths of a compaction's CPU
 (docs/design/compaction.md#plans).
 """  # noqa: E501
 

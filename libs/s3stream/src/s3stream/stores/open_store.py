@@ -87,8 +87,9 @@ def wrap_object_store(
 ) -> PolicyObjectStore:
     """Apply retries, the process's own policy, the concurrency limit and the meter to a raw store.
 
-    In this order, the process's policy sees every attempt and every "slow down" error; pauses before a retry
-    and waits of that policy hold no place in the concurrency limit and do not count as the store's time.
+    In this order, the process's policy sees every attempt and every "slow down" error. A call that pauses
+    before a retry, or waits for that policy, takes no place in the concurrency limit, and its wait does not
+    count as the store's time.
     """
     telemetry = runtime.telemetry
     retries = Retries(clock=runtime.clock, randomness=runtime.randomness, telemetry=telemetry, settings=retry)

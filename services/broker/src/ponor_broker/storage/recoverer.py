@@ -68,8 +68,9 @@ LOG: Final = logging.getLogger("ponor.broker.takeover")
 RETRY_S: Final = 0.2
 RETRY_S_MAX: Final = 5.0
 ALARM_RETRY_S: Final = 60.0
-"""Pause before a log with missing acknowledged records is read again. It helps only if an operator
-restores them, or the store returns them later."""
+"""Pause before a log with missing acknowledged records is read again. The log can be recovered only after an
+operator restored the records, or after the store returns them again.
+"""
 HELD_TWICE: Final = 2
 """A recovery holds up to two chunks: one being read and one being uploaded."""
 _RECORDS: Final = frozenset({"wal_recovery_assigned", "wal_closed"})

@@ -23,7 +23,7 @@ class DirectoryInUseError(Exception):
 
 
 class QuorumLivesError(Exception):
-    """A forced recovery is refused, because a majority of the controllers runs; the message names them."""
+    """A forced recovery is refused while a majority of the controllers is running; the message names them."""
 
 
 class WrongDirectoryError(Exception):

@@ -107,7 +107,8 @@ class ConfirmedAnswers:
         return self._consensus.term
 
     def add(self, term: int, answer: Callable[[], None], refuse: Callable[[OperationError], None]) -> None:
-        """Call `answer` when a majority confirms the leadership in `term`, else `refuse` with NOT_LEADER.
+        """Call `answer` when a majority confirms the leadership in `term`. Otherwise call `refuse` with
+        NOT_LEADER.
 
         Args:
             term: the term of the decision.

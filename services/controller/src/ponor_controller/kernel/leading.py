@@ -46,7 +46,7 @@ class Leading(Protocol):
 
     @property
     def leader_address(self) -> str:
-        """HOST:PORT of the leader if it is another controller and its address is known; else empty."""
+        """HOST:PORT of the leader if it is another controller and its address is known; otherwise empty."""
         ...
 
     @property

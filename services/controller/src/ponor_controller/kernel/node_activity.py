@@ -41,7 +41,7 @@ class NodeActivity:
       controller. Broken sessions do not count, and silent nodes get a second session timeout. When one of the
       silent nodes is heard again, this controller's link was probably the cause, so every node gets a full
       session timeout again. A node that stays silent gets it at most `RESTARTS_MAX` times; otherwise one node
-      that is rarely heard could hide the failure of another node forever.
+      that rarely sends messages could hide the failure of another node forever.
 
     Args:
         clock: observed time.
@@ -255,8 +255,8 @@ class NodeActivity:
         return self._most_silent[1]
 
     def _most_silent_since(self, now_ns: int, window_ns: int | None = None) -> int | None:
-        """If most nodes (at least two) are silent: when the session timeout of the last of them ends; else
-        None.
+        """Return when the session timeout of the last silent node ends, if most nodes (at least two) are
+        silent; otherwise None.
 
         Nodes whose session broke do not count as silent.
 

@@ -1,7 +1,7 @@
 """Pass committed batches to all parts that follow the log, in a fixed order.
 
-First to the image and the answers that wait for the commit, then to the retained tail and its subscribers,
-then to the snapshotter.
+The order is: the image and the answers that wait for the commit, the retained tail and its subscribers, the
+snapshotter.
 """
 
 from __future__ import annotations

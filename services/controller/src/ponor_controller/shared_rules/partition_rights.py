@@ -53,7 +53,8 @@ def require_key_rights(key: str, situation: Situation) -> None:
 def require_stream_rights(
     tag_pairs: Sequence[str], situation: Situation, stream_epoch: int | None = None
 ) -> None:
-    """Check the tags of a stream. The caller opens it at `stream_epoch`; None: the caller deletes it.
+    """Check the tags of a stream. The caller opens the stream at `stream_epoch`, or deletes it if
+    `stream_epoch` is None.
 
     Raises:
         OperationError: TOPIC_NOT_FOUND, STREAM_FENCED.

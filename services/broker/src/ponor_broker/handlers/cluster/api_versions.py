@@ -86,7 +86,7 @@ class ApiVersionsHandler:
 
     def _answer(self, *, has_zero_levels: bool) -> ApiVersionsResponse:
         """Return the answer, which is cached until the image changes: every new connection sends this
-        request, and building the answer was two thirds of its cost.
+        request, and two thirds of the request's cost was to build the answer.
         """
         if self._serving.refusal is not None:
             # The list of APIs is valid without permission to answer; the cluster's features may be outdated.

@@ -41,7 +41,7 @@ def require_topic_name(name: str) -> None:
 
 
 def require_broker(name: str, node_id: int, *, or_what: str = "") -> None:
-    """Refuse any broker but this one: a broker only describes and changes its own configs.
+    """Refuse requests about other brokers: a broker describes and changes only its own configs.
 
     Raises:
         PartitionError: INVALID_REQUEST.

@@ -25,8 +25,8 @@ class ReadRecords(NamedTuple):
 
 
 def from_memory(partition: Partition, offset: int, records: list[StreamRecord]) -> ReadRecords | None:
-    """Return a read at `offset` without records from the last stable offset on, and with its aborted
-    transactions; None if the aborted transactions must be read from objects.
+    """Read at `offset`, up to the last stable offset, and add the aborted transactions in the result. Return
+    None if the aborted transactions must be read from objects.
     """
     if not partition.state.aborted.has_stream and _is_stable(partition):
         return ReadRecords(records, ())  # the usual case: no transaction is open, and none was aborted

@@ -271,7 +271,7 @@ class FetchHandler:
         if job.session is not None and not job.is_full:
             listen = job.session.wait  # only an admitted session watches its partitions itself
         for one in found.parts:
-            # a parked fetch must not keep batches in memory; it reads again anyway
+            # a parked fetch reads again when it wakes up, and must not keep batches in memory until then
             one.drop_records()
         missing_bytes = job.walk.min_bytes - found.bytes_found
         wait_ms = min(job.walk.max_wait_ms, job.wait_ms_max)

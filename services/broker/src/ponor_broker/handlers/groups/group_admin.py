@@ -124,8 +124,8 @@ def _described(group_id: str, group: GroupDescription, operations: int, version:
 
 
 def _described_member(member: Member, protocol_name: str | None) -> DescribedGroupMember:
-    """Describe a member. As in Kafka, subscriptions are shown only in a stable group: before, the protocol
-    with which to decode them is not decided.
+    """Describe a member. As in Kafka, subscriptions are shown only for a stable group: before that, the
+    protocol that decodes them is not decided.
     """
     return DescribedGroupMember(
         member_id=member.member_id,

@@ -149,8 +149,8 @@ class ProducePending(PendingAnswer):
 
 
 class SilentPending(ProducePending):
-    """A request with acks=0. It has a place among the answers only while it waits for a partition in
-    transit, or for the coordinator of its transaction.
+    """A request with acks=0. It takes a slot in the connection's answer order only while it waits for a
+    partition in transit, or for the coordinator of its transaction.
     """
 
     __slots__ = ("waits",)
@@ -225,7 +225,7 @@ class ProduceHandler:
             CloseConnectionError: acks=0 and a batch was refused: closing is the only signal to the client.
         """
         version = header.api_version
-        # A batch that waits keeps the header, and the id may take 131 KB, which no bound would count.
+        # A waiting batch keeps the header in memory, and no bound counts the client id (up to 131 KB).
         header.client_id = None
         one = walk_one_partition(version, frame, header.body_position)
         if one is not None and one.acks in ACKS:

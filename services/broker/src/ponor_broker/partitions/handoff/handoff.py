@@ -59,7 +59,9 @@ class Handoff:
         self.was_refused = False
         """Whether an election was refused."""
         self.unknown_streams: dict[StreamId, None] = {}
-        """Streams that are open for the partition but not part of it; they are closed with it."""
+        """Streams that are open for the partition but do not belong to it; they are closed together with the
+        partition.
+        """
         self._clock = clock
         self._telemetry = telemetry
         self._seen_ns = self._began_ns = clock.monotonic_ns()

@@ -129,8 +129,8 @@ class HandoffSource:
         """End a handoff, because the image shows another leader or epoch, or the topic deleted; return
         whether the partition has ended here.
 
-        If it has not, this broker did not hand it off, its streams are still open, and the caller must close
-        it.
+        If the partition has not ended, this broker did not hand it off: its streams are still open, and the
+        caller must close the partition.
         """
         handoff = self._handoffs.get(key)
         if handoff is None:

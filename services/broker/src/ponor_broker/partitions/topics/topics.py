@@ -42,7 +42,7 @@ def is_valid_name(name: str) -> bool:
 
 
 def name_problem(name: str) -> str | None:
-    """Return why the name is invalid, in Kafka's words; None if it is valid."""
+    """Return why the name is invalid, with Kafka's message text; None if it is valid."""
     if not name:
         problem = "the empty string is not allowed"
     elif name in {".", ".."}:

@@ -121,7 +121,9 @@ class LeaseDuty:
 
 
 def _committed(row: SnapshotRow | None, view: View, image: MetadataImage) -> SnapshotRow | None:
-    """The row if the lease is committed and not ending, else None: only committed rows are counted."""
+    """Return the row if the lease is committed and not ending, otherwise None: only committed rows are
+    counted.
+    """
     return (
         row
         if row is not None and row.lease_id in image[SNAPSHOTS] and row.lease_id in view[SNAPSHOTS]

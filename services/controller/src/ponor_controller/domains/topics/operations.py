@@ -240,7 +240,7 @@ LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def name_problem(name: str) -> str | None:
-    """Return why a topic name is invalid, in Kafka's words; None if it is valid."""
+    """Return why a topic name is invalid, with Kafka's message text; None if it is valid."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
