@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from uuid import UUID
 
@@ -258,6 +258,8 @@ class BrokerWorld:
         self.topics: dict[str, tuple[UUID, int]] = {"t": (UUID(int=1), 4)}
         self.persister = MemoryPersister()
         self.failures: list[BaseException] = []
+        self.created: list[tuple[str, int, dict[str, str]]] = []
+        self.refusals: dict[str, str] = {}
         self._opened: list[PartitionCallback] = []
         self._closed: list[PartitionCallback] = []
 
@@ -327,6 +329,18 @@ class BrokerWorld:
         self.topics[name] = (UUID(int=99), partitions)
         for index in range(partitions):
             self.open_partition(index)
+
+    async def create(
+        self, name: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> None:
+        """Create a topic of an application, or fail as `refusals` says."""
+        assert replication_factor
+        self.created.append((name, partitions, dict(configs)))
+        await self.clock.sleep(0.05)
+        if name in self.refusals:
+            raise RuntimeError(self.refusals[name])
+        self.topics[name] = (UUID(int=1_000 + len(self.created)), partitions)
+        self.coordinator.topics_changed()
 
     def get(self, _name: str, index: int) -> MemoryPartition | None:
         return self.open.get(index)

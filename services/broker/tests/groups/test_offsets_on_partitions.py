@@ -30,6 +30,7 @@ from ponor_runtime.telemetry import Telemetry
 from services.broker.tests.consumer_kit import MemoryTopics
 from services.broker.tests.groups.test_pending_offsets_model import Model
 from services.broker.tests.partitions.transactions.transaction_kit import TransactionRig
+from services.broker.tests.streams_kit import NoCreator
 
 NO_MEMBER = MemberClaim("")
 SETTINGS = GroupSettings()
@@ -67,6 +68,7 @@ class ShardRig:
             forget_due=lambda: None,
             is_gone=lambda *_: False,
             topics=MemoryTopics(),
+            creator=NoCreator(),
             spawn=tasks.spawn,
             failed=lambda: None,
         )

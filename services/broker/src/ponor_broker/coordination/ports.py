@@ -9,7 +9,7 @@ be tested without them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
@@ -109,6 +109,20 @@ class TopicCreator(Protocol):
 
         Raises:
             Exception: the controller refused or cannot be reached; the caller answers with a retriable error.
+        """
+        ...
+
+
+class InternalTopicCreator(TopicCreator, Protocol):
+    """A creator that also creates topics for applications."""
+
+    async def create(
+        self, name: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> object:
+        """Create a topic; return when the image shows it. -1: the cluster's default replication factor.
+
+        Raises:
+            Exception: the controller refused or cannot be reached; the text is for the client.
         """
         ...
 

@@ -20,7 +20,6 @@ from ponor_broker.groups.group import Group
 from ponor_broker.groups.group_counters import CLASSIC_TYPE, CONSUMER_TYPE
 from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
 from ponor_broker.groups.member import CONSUMER_PROTOCOL_TYPE
-from ponor_broker.groups.membership import Membership
 from ponor_broker.groups.migration import GroupMigration, UpgradeRefusedError
 from ponor_broker.groups.outcome import GroupOutcome
 from ponor_broker.groups.rebalance import GroupState
@@ -117,29 +116,6 @@ class ConsumerGroups(ServerAssignedGroups):
 
     def _new_membership(self, group: Group) -> ConsumerMembership:
         return ConsumerMembership(group.group_id, self._of_members, self._topics, self._table.budget.admits)
-
-    def make_classic(self, group: Group) -> ErrorCode:
-        """Make an empty consumer group a classic one, because a classic member joins."""
-        assert group.consumer is not None
-        if group.membership.state is GroupState.DEAD:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if group.membership.state is not GroupState.EMPTY:
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        tombstones = list(group.consumer.tombstones())
-        error = self._append(group, tombstones) if tombstones else ErrorCode.NONE
-        if error is ErrorCode.NONE:
-            self._retire(group, tombstones)
-            group.membership = Membership(self._parts.settings)
-            self._actions.recount(group)
-        return error
-
-    def _retire(self, group: Group, tombstones: Sequence[ConsumerEntry]) -> None:
-        """End a consumer group that becomes a classic one."""
-        assert group.consumer is not None
-        self.unload(group)
-        # A rewrite of the log may be iterating over the contents, and must not write them again.
-        for entry in tombstones:
-            group.consumer.contents.put(entry)
 
     # --- requests of classic members, and of administrators
 

@@ -21,7 +21,7 @@ from ponor_runtime.turns import Steps
 from ponor_broker.coordination.ports import (
     InternalPartition,
     InternalPartitions,
-    TopicCreator,
+    InternalTopicCreator,
     TopicDirectory,
 )
 from ponor_broker.coordination.record_format import fits_record
@@ -30,13 +30,13 @@ from ponor_broker.coordination.shards import RETRY_S, ROWS_PER_STEP, BrokerPorts
 from ponor_broker.coordination.share_persister import SharePersister
 from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest
 from ponor_broker.groups.consumer.membership import ConsumerMembership
-from ponor_broker.groups.consumer.offset_access import refusal_of_fetch
 from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
-from ponor_broker.groups.group import GroupDescription, GroupListing
+from ponor_broker.groups.group import Group, GroupDescription, GroupListing
 from ponor_broker.groups.group_counters import GroupCounters
 from ponor_broker.groups.group_table import GroupBudget
 from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
 from ponor_broker.groups.member import PROTOCOLS_MAX
+from ponor_broker.groups.offset_access import refusal_of_fetch
 from ponor_broker.groups.offsets import TopicPartition
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.record_codec import CODEC
@@ -45,6 +45,8 @@ from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.shard import GroupShard
 from ponor_broker.groups.share.membership import ShareMembership
 from ponor_broker.groups.share_groups import ShareGroups
+from ponor_broker.groups.streams.events import StreamsAnswer, StreamsHeartbeat
+from ponor_broker.groups.streams.membership import StreamsMembership
 from ponor_broker.groups.subscribable_topics import SubscribableTopics
 from ponor_broker.serving import Serving
 
@@ -61,7 +63,7 @@ class GroupCoordinator:
     def __init__(
         self,
         partitions: InternalPartitions,
-        creator: TopicCreator,
+        creator: InternalTopicCreator,
         topics: TopicDirectory,
         serving: Serving,
         *,
@@ -73,6 +75,7 @@ class GroupCoordinator:
         """Without a persister, requests of share groups are not served."""
         self._topics = topics
         self.persister: Final = persister
+        self._creator = creator
         self._subscribable = SubscribableTopics(topics)
         self._runtime = runtime
         self._settings = settings
@@ -139,6 +142,7 @@ class GroupCoordinator:
             forget_due=self._topics_deleted.set,
             is_gone=self._is_unloaded,
             topics=self._subscribable,
+            creator=self._creator,
             spawn=self.shards.tasks.spawn,
             failed=lambda: self.shards.reopen(partition, shard),
             persister=self.persister,
@@ -283,6 +287,15 @@ class GroupCoordinator:
         shard.check_log()
         return answer
 
+    async def streams_heartbeat(self, group_id: str, request: StreamsHeartbeat) -> StreamsAnswer:
+        """StreamsGroupHeartbeat of valid form."""
+        shard = await self._decided_shard(group_id)
+        if isinstance(shard, ErrorCode):
+            return StreamsAnswer(shard, shard.meaning)
+        answer = await shard.streams.heartbeat(group_id, request)
+        shard.check_log()
+        return answer
+
     async def leave_group(self, group_id: str, leaving: tuple[MemberClaim, ...]) -> ErrorCode | LeaveAnswer:
         """LeaveGroup."""
         shard = await self._decided_shard(group_id)
@@ -332,12 +345,9 @@ class GroupCoordinator:
         group = shard.get(group_id)
         if group is None:
             return [(partition, None) for partition in wanted or ()]
-        if group.share is not None:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        if group.consumer is not None:
-            error = refusal_of_fetch(group.consumer.contents, member_id, member_epoch)
-            if error is not ErrorCode.NONE:
-                return error
+        error = refusal_of_fetch(group, member_id, member_epoch)
+        if error is not ErrorCode.NONE:
+            return error
         offsets = group.offsets
         if not require_stable:
             return offsets.items() if wanted is None else [(one, offsets.get(one)) for one in wanted]
@@ -377,25 +387,29 @@ class GroupCoordinator:
 
     def consumer_group(self, group_id: str) -> ConsumerMembership | ErrorCode:
         """Return a consumer group, for reading within this turn of the event loop."""
+        group = self._existing(group_id)
+        membership = group if isinstance(group, ErrorCode) else group.consumer
+        return ErrorCode.GROUP_ID_NOT_FOUND if membership is None else membership
+
+    def streams_group(self, group_id: str) -> StreamsMembership | ErrorCode:
+        """Return a streams group, for reading within this turn of the event loop."""
+        group = self._existing(group_id)
+        membership = group if isinstance(group, ErrorCode) else group.streams
+        return ErrorCode.GROUP_ID_NOT_FOUND if membership is None else membership
+
+    def _existing(self, group_id: str) -> Group | ErrorCode:
         shard = self.shards.of(group_id)
         if isinstance(shard, ErrorCode):
             return shard
         group = shard.get(group_id)
-        membership = None if group is None else group.consumer
-        if membership is None or membership.state is GroupState.DEAD:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        return membership
+        is_missing = group is None or group.membership.state is GroupState.DEAD
+        return ErrorCode.GROUP_ID_NOT_FOUND if group is None or is_missing else group
 
     def share_group(self, group_id: str) -> ShareMembership | ErrorCode:
         """Return a share group, for reading within this turn of the event loop."""
-        shard = self.shards.of(group_id)
-        if isinstance(shard, ErrorCode):
-            return shard
-        group = shard.get(group_id)
-        membership = None if group is None else group.share
-        if membership is None or membership.state is GroupState.DEAD:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        return membership
+        group = self._existing(group_id)
+        membership = group if isinstance(group, ErrorCode) else group.share
+        return ErrorCode.GROUP_ID_NOT_FOUND if membership is None else membership
 
     async def share_groups(self, group_id: str) -> ShareGroups | ErrorCode:
         """Return the share groups of the shard of a group, for requests that concern its offsets."""

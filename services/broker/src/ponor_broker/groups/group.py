@@ -15,11 +15,12 @@ from ponor_broker.groups.instructions import Timer
 from ponor_broker.groups.member import Member
 from ponor_broker.groups.membership import Membership
 from ponor_broker.groups.offsets import OffsetTable
-from ponor_broker.groups.outcome import GroupOutcome, TimerInstruction
+from ponor_broker.groups.outcome import Contents, GroupOutcome, TimerInstruction
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.record_codec import Entry
 from ponor_broker.groups.records import NO_TIMESTAMP, GroupRecord
 from ponor_broker.groups.share.membership import ShareMembership
+from ponor_broker.groups.streams.membership import StreamsMembership
 
 
 class GroupMembership(Protocol):
@@ -62,6 +63,11 @@ class GroupMembership(Protocol):
 
 class ServerAssignedMembership(GroupMembership, Protocol):
     """The part of a membership that all types of group have whose assignment the coordinator computes."""
+
+    @property
+    def contents(self) -> Contents[Any]:
+        """The state, for reading only."""
+        ...
 
     def entries(self) -> Iterator[Entry]:
         """Yield one record per key, with its value when the iteration reaches it, if it still exists."""
@@ -136,6 +142,11 @@ class Group:
     def share(self) -> ShareMembership | None:
         """The membership, if the group is a share group."""
         return self.membership if isinstance(self.membership, ShareMembership) else None
+
+    @property
+    def streams(self) -> StreamsMembership | None:
+        """The membership, if the group is a streams group."""
+        return self.membership if isinstance(self.membership, StreamsMembership) else None
 
     @property
     def holding(self) -> Holding:

@@ -9,7 +9,8 @@ from ponor_runtime.telemetry import Counter, Telemetry
 CLASSIC_TYPE: Final = "classic"
 CONSUMER_TYPE: Final = "consumer"
 SHARE_TYPE: Final = "share"
-GROUP_TYPES: Final = (CLASSIC_TYPE, CONSUMER_TYPE, SHARE_TYPE)
+STREAMS_TYPE: Final = "streams"
+GROUP_TYPES: Final = (CLASSIC_TYPE, CONSUMER_TYPE, SHARE_TYPE, STREAMS_TYPE)
 """Kafka's names of the types of groups."""
 MIGRATED_TYPES: Final = (CLASSIC_TYPE, CONSUMER_TYPE)
 """Types to which a group with members may change."""

@@ -13,7 +13,7 @@ from ponor_runtime.clock import Clock
 from ponor_runtime.telemetry import Counter
 
 from ponor_broker.groups.group import NO_HOLDING, Group, Holding
-from ponor_broker.groups.group_counters import CLASSIC_TYPE, CONSUMER_TYPE, SHARE_TYPE
+from ponor_broker.groups.group_counters import CLASSIC_TYPE, CONSUMER_TYPE, SHARE_TYPE, STREAMS_TYPE
 from ponor_broker.groups.membership import Membership
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.settings import GroupSettings
@@ -42,6 +42,14 @@ STATES: Final = {
         GroupState.DEAD,
     ),
     SHARE_TYPE: (GroupState.EMPTY, GroupState.STABLE, GroupState.DEAD),
+    STREAMS_TYPE: (
+        GroupState.EMPTY,
+        GroupState.NOT_READY,
+        GroupState.ASSIGNING,
+        GroupState.RECONCILING,
+        GroupState.STABLE,
+        GroupState.DEAD,
+    ),
 }
 """The states of a group, by type."""
 

@@ -36,6 +36,8 @@ class GroupState(StrEnum):
     """Of a consumer group: the target is older than the group epoch."""
     RECONCILING = "Reconciling"
     """Of a consumer group: a member has not reached its target."""
+    NOT_READY = "NotReady"
+    """Of a streams group: topics are missing, or have incorrect numbers of partitions."""
     STABLE = "Stable"
     DEAD = "Dead"
 

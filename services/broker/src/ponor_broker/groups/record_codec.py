@@ -2,9 +2,9 @@
 (docs/formats/consumer-offsets.md).
 
 Keys and values start with a version. The version of a key is also its kind: 0 and 1 for an offset commit, 2
-for a classic group, 3, 5 to 8 and 16 for a consumer group, 10 to 15 for a share group. Keys with other
-versions belong to other kinds of groups. This broker does not write them; it skips them and leaves them in
-the log.
+for a classic group, 3, 5 to 8 and 16 for a consumer group, 10 to 15 for a share group, 17 and 19 to 23 for a
+streams group. Keys with other versions belong to other kinds of groups. This broker does not write them; it
+skips them and leaves them in the log.
 """
 
 from __future__ import annotations
@@ -42,8 +42,14 @@ from ponor_broker.groups.records import (
 )
 from ponor_broker.groups.share.record_codec import SHARE_KEYS, decode_share_entry, encode_share_entry
 from ponor_broker.groups.share.records import ShareEntry, ShareGroupEntry, StatePartitionsEntry
+from ponor_broker.groups.streams.record_codec import (
+    STREAMS_KEYS,
+    decode_streams_entry,
+    encode_streams_entry,
+)
+from ponor_broker.groups.streams.records import StreamsEntry
 
-Entry: TypeAlias = OffsetEntry | GroupEntry | ConsumerEntry | ShareGroupEntry
+Entry: TypeAlias = OffsetEntry | GroupEntry | ConsumerEntry | ShareGroupEntry | StreamsEntry
 """A record of any kind."""
 _OFFSET_KEY_VERSION = 1
 _GROUP_KEY_VERSION = 2
@@ -61,6 +67,8 @@ def encode_entry(entry: Entry) -> tuple[bytes, bytes | None]:
         return _encode_offset_key(entry.key), None if entry.value is None else _encode_offset(entry.value)
     if isinstance(entry, ShareEntry | StatePartitionsEntry):
         return encode_share_entry(entry)
+    if isinstance(entry, StreamsEntry):
+        return encode_streams_entry(entry)
     if not isinstance(entry, GroupEntry):
         return encode_consumer_entry(entry)
     key = encode_versioned(GroupMetadataKey(entry.key.group_id), _GROUP_KEY_VERSION)
@@ -96,6 +104,8 @@ def _decode(key: bytes, value: Buffer | None) -> Entry | None:
         return GroupEntry(GroupKey(group_key.group), None if value is None else _decode_group(value))
     if kind in SHARE_KEYS:
         return decode_share_entry(kind, key, value)
+    if kind in STREAMS_KEYS:
+        return decode_streams_entry(kind, key, value)
     return decode_consumer_entry(kind, key, value) if kind in CONSUMER_KEYS else None
 
 

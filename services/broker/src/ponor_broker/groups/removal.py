@@ -56,9 +56,9 @@ def expired_offsets(
     membership = group.membership
     read_topics: frozenset[str] = frozenset()
     not_before_ms = NO_TIMESTAMP
-    if group.consumer is not None:
+    if group.server_assigned is not None:
         # As in Kafka, also without members: their records have no time at which the last member left.
-        read_topics = group.consumer.subscribed_topics()
+        read_topics = group.server_assigned.subscribed_topics() or frozenset()
     elif membership.state is GroupState.EMPTY:
         if not group.is_simple:
             not_before_ms = group.quiet_since_ms

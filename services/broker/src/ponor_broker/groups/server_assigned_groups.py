@@ -24,6 +24,7 @@ from ponor_broker.groups.group_actions import GroupActions
 from ponor_broker.groups.group_counters import GroupCounters
 from ponor_broker.groups.group_table import GroupTable
 from ponor_broker.groups.instructions import SetTimer, Timer
+from ponor_broker.groups.membership import Membership
 from ponor_broker.groups.outcome import GroupOutcome, TimerInstruction
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.record_codec import Entry
@@ -138,6 +139,29 @@ class ServerAssignedGroups(ABC):
         finally:
             timers.cancel(key)
             self._waiting.discard(outcome)
+
+    def make_classic(self, group: Group) -> ErrorCode:
+        """Make an empty group a classic one, because a classic member joins."""
+        assert group.server_assigned is not None
+        if group.membership.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if group.membership.state is not GroupState.EMPTY:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        tombstones = list(group.server_assigned.tombstones())
+        error = self._append(group, tombstones) if tombstones else ErrorCode.NONE
+        if error is ErrorCode.NONE:
+            self._retire(group, tombstones)
+            group.membership = Membership(self._parts.settings)
+            self._actions.recount(group)
+        return error
+
+    def _retire(self, group: Group, tombstones: Sequence[Any]) -> None:
+        """End a group that becomes a classic one."""
+        assert group.server_assigned is not None
+        self.unload(group)
+        # A rewrite of the log may be iterating over the contents, and must not write them again.
+        for entry in tombstones:
+            group.server_assigned.contents.put(entry)
 
     # --- timers
 

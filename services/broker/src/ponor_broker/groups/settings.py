@@ -10,6 +10,7 @@ from ponor_broker.groups.assignors.assignment_input import Assignor
 from ponor_broker.groups.assignors.range import RangeAssignor
 from ponor_broker.groups.assignors.uniform import UniformAssignor
 from ponor_broker.groups.consumer.settings import ConsumerSettings, MigrationPolicy
+from ponor_broker.groups.streams.settings import StreamsSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,40 @@ class GroupSettings:
         within=(1, 1_000),
         doc="Kafka's group.share.max.size: members of one share group.",
     )
+    group_streams_session_timeout_ms: int = setting(
+        45_000,
+        within=(1, 1_800_000),
+        doc="Kafka's group.streams.session.timeout.ms: a member of a streams group that sends no heartbeat "
+        "for this time is removed.",
+    )
+    group_streams_heartbeat_interval_ms: int = setting(
+        5_000,
+        within=(1, 600_000),
+        doc="Kafka's group.streams.heartbeat.interval.ms: interval at which members of streams groups send "
+        "heartbeats.",
+    )
+    group_streams_initial_rebalance_delay_ms: int = setting(
+        3_000,
+        within=(0, 600_000),
+        doc="Kafka's group.streams.initial.rebalance.delay.ms: how long the first assignment of an empty "
+        "streams group waits for more members.",
+    )
+    group_streams_assignment_interval_ms: int = setting(
+        1_000,
+        within=(0, 15_000),
+        doc="Kafka's group.streams.assignment.interval.ms: least time between two computations of a streams "
+        "group's target assignment.",
+    )
+    group_streams_members_max: int = setting(
+        2_147_483_647,
+        within=(1, 2_147_483_647),
+        doc="Kafka's group.streams.max.size: members of one streams group.",
+    )
+    group_streams_standby_replicas: int = setting(
+        0,
+        within=(0, 2),
+        doc="Kafka's group.streams.num.standby.replicas: standby tasks of each task with state.",
+    )
     groups_max: int = setting(
         100_000,
         within=(1, 10_000_000),
@@ -185,6 +220,16 @@ class GroupSettings:
         "After that, the client gets COORDINATOR_NOT_AVAILABLE, and the commit may still "
         "succeed.",
     )
+
+    def of_streams_groups(self) -> StreamsSettings:
+        """Return the settings of the streams groups' state machine."""
+        return StreamsSettings(
+            session_timeout_ms=self.group_streams_session_timeout_ms,
+            assignment_interval_ms=self.group_streams_assignment_interval_ms,
+            initial_delay_ms=self.group_streams_initial_rebalance_delay_ms,
+            members_max=self.group_streams_members_max,
+            standby_replicas=self.group_streams_standby_replicas,
+        )
 
     def of_consumer_groups(self) -> ConsumerSettings:
         """Return the settings of the consumer groups' state machine."""

@@ -17,25 +17,25 @@ from ponor_runtime.clock import Clock
 from ponor_runtime.turns import Steps
 
 from ponor_broker.coordination.log_rewrite import LogRewrite
+from ponor_broker.coordination.ports import InternalTopicCreator
 from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.coordination.share_persister import SharePersister
 from ponor_broker.coordination.timers import TimerQueue
 from ponor_broker.coordination.transactional_append import TransactionalProducer, Verification
-from ponor_broker.groups.consumer.offset_access import refusal_of_commit
 from ponor_broker.groups.consumer.topics import ImageTopics
 from ponor_broker.groups.consumer_groups import ConsumerGroups
 from ponor_broker.groups.events import JoinRequest, LeaveRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.group import Group
 from ponor_broker.groups.group_actions import GroupActions
-from ponor_broker.groups.group_counters import CONSUMER_TYPE, SHARE_TYPE, GroupCounters
+from ponor_broker.groups.group_counters import CONSUMER_TYPE, SHARE_TYPE, STREAMS_TYPE, GroupCounters
 from ponor_broker.groups.group_table import GroupBudget, GroupTable
 from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
 from ponor_broker.groups.member import member_bytes
 from ponor_broker.groups.membership import Membership
+from ponor_broker.groups.offset_access import refusal_of_commit
 from ponor_broker.groups.offsets import TopicPartition
 from ponor_broker.groups.pending_offsets import pending_bytes
 from ponor_broker.groups.pending_replay import PendingReplay, PendingRow
-from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.record_codec import Entry
 from ponor_broker.groups.records import CommittedOffset, GroupEntry, GroupKey, OffsetEntry, OffsetKey
 from ponor_broker.groups.removal import GroupRemoval, IsGone
@@ -43,6 +43,8 @@ from ponor_broker.groups.server_assigned_groups import ServerAssignedGroups, Sha
 from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.share.records import ShareEntry, StatePartitionsEntry
 from ponor_broker.groups.share_groups import ShareGroups
+from ponor_broker.groups.streams.records import StreamsEntry
+from ponor_broker.groups.streams_groups import StreamsGroups
 
 _ENTRIES_PER_STEP: Final = 200
 """Records of the log that are restored per event-loop turn: about 8 ms."""
@@ -73,6 +75,7 @@ class GroupShard:
         forget_due: Callable[[], None],
         is_gone: IsGone,
         topics: ImageTopics,
+        creator: InternalTopicCreator,
         spawn: Spawn,
         failed: Callable[[], None],
         persister: SharePersister | None = None,
@@ -91,9 +94,11 @@ class GroupShard:
         parts = ShardParts(log, self._table, self._actions, settings, clock, timers, counters, spawn, failed)
         self.consumers = ConsumerGroups(parts, topics)
         self.shares = ShareGroups(parts, topics, persister)
+        self.streams = StreamsGroups(parts, topics, creator)
         self._executors: dict[str, ServerAssignedGroups] = {
             CONSUMER_TYPE: self.consumers,
             SHARE_TYPE: self.shares,
+            STREAMS_TYPE: self.streams,
         }
         """What executes the groups of each type whose assignment the coordinator computes."""
         self.removal = GroupRemoval(log, self._table, self._actions, settings=settings, clock=clock)
@@ -169,6 +174,8 @@ class GroupShard:
                 group.durable = entry.value
             elif isinstance(entry, ShareEntry | StatePartitionsEntry):
                 self.shares.put(group, entry)
+            elif isinstance(entry, StreamsEntry):
+                self.streams.put(group, entry)
             else:
                 self.consumers.put(group, entry)
             state_bytes += self._log.size_of(entry)
@@ -255,7 +262,7 @@ class GroupShard:
         group = self._table.get(group_id)
         if group is not None and group.share is not None:
             return JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
-        if request.member_id and (group is None or (group.consumer is not None and not group.membership)):
+        if request.member_id and (group is None or (group.classic is None and not group.membership)):
             return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
         if group is not None and group.consumer is not None and group.membership:
             joined = await self.consumers.join(group, request)
@@ -279,7 +286,8 @@ class GroupShard:
         return body
 
     def _make_classic(self, group: Group) -> ErrorCode:
-        return ErrorCode.NONE if group.consumer is None else self.consumers.make_classic(group)
+        is_classic = group.server_assigned is None
+        return ErrorCode.NONE if is_classic else self._executor_of(group).make_classic(group)
 
     def _has_room_for_member(self, group: Group | None, request: JoinRequest) -> bool:
         classic = None if group is None else group.classic
@@ -383,20 +391,11 @@ class GroupShard:
             group = self._table.create(group_id)
             if group is None:
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if group.share is not None:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        if group.consumer is not None:
-            if group.membership.state is GroupState.DEAD:
-                return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if group.classic is None:
             error = refusal_of_commit(
-                group.consumer.contents,
-                claim,
-                ((committed.topic_id, index) for (_, index), committed in commits.items()),
-                in_transaction=in_transaction,
-                knows_epochs=knows_epochs,
+                group, claim, commits, in_transaction=in_transaction, knows_epochs=knows_epochs
             )
         else:
-            assert group.classic is not None
             error, instructions = group.classic.commit(claim, in_transaction=in_transaction)
             self._actions.run(group, instructions)
         if error is not ErrorCode.NONE:
