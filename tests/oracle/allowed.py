@@ -58,6 +58,15 @@ ALLOWED: Final[Sequence[Allowed]] = (
         fits=_only_kafka,
     ),
     Allowed(
+        "equal state batches are joined",
+        "Kafka does not join batches of equal state that become neighbours when another batch is split; the"
+        " states of all offsets are the same",
+        story="share_state",
+        api="ReadShareGroupState",
+        note="the higher delivery count wins",
+        path=r".*\.state_batches",
+    ),
+    Allowed(
         "no features finalized",
         "a feature whose APIs are missing must not be finalized: clients would use them",
         api="ApiVersions",
