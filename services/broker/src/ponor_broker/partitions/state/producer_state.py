@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
-from typing import Final, NamedTuple, TypeVar
+from itertools import chain, islice
+from typing import Final, NamedTuple
 
 from ponor_kafka.control_records import EndMarker
 from ponor_kafka.errors import ErrorCode
@@ -44,8 +44,6 @@ from ponor_broker.partitions.state.producer_entry import (
 )
 from ponor_broker.partitions.transactions.open_transactions import NO_OFFSET, OpenTransactions
 
-_Row = TypeVar("_Row")
-
 EPOCH_MAX: Final = (1 << 15) - 1
 ROWS_PER_STEP: Final = 500
 """Producers that one step encodes, or restores from a snapshot: one to two milliseconds."""
@@ -68,6 +66,10 @@ class ProducerStates:
         self._entries: dict[int, ProducerEntry] = {}  # used since the last write, by last update
         # all others, in the same order: their rows as on the Meta stream
         self._idle_rows: dict[int, bytes] = {}
+        # Producers with open transactions are kept apart in the same two forms. They are never removed, and a
+        # search for the producer that was idle longest would visit all of them.
+        self._open_entries: dict[int, ProducerEntry] = {}
+        self._open_rows: dict[int, bytes] = {}
         self._unwritten: list[bytes] = []  # encoded rows that are not on the Meta stream yet
         self._in_flight: deque[_Undo] | None = None  # created by the first append
         self.transactions = OpenTransactions()
@@ -79,18 +81,16 @@ class ProducerStates:
         """Incremented with every change of the snapshot's content; shows whether a new write is due."""
 
     def __len__(self) -> int:
-        return len(self._entries) + len(self._idle_rows)
+        return len(self._entries) + len(self._idle_rows) + len(self._open_entries) + len(self._open_rows)
 
     @property
     def oldest_ms(self) -> int | None:
         """Time of the last append of the producer that was idle longest (wall clock). Producers with open
         transactions do not count; None if there are no others.
         """
-        busy = self.transactions
-        for producer_id, row in self._idle_rows.items():
-            if producer_id not in busy:
-                return updated_ms_of(row)
-        return next((entry.updated_ms for one, entry in self._entries.items() if one not in busy), None)
+        for row in self._idle_rows.values():
+            return updated_ms_of(row)
+        return next((entry.updated_ms for entry in self._entries.values()), None)
 
     @property
     def has_unconfirmed(self) -> bool:
@@ -99,23 +99,25 @@ class ProducerStates:
 
     def active(self) -> Iterator[tuple[int, ProducerEntry]]:
         """Yield every producer that is known when the iteration begins, by id."""
-        idle_rows, entries = list(self._idle_rows.items()), list(self._entries.items())
-        for producer_id, row in idle_rows:
+        rows = [*self._idle_rows.items(), *self._open_rows.items()]
+        entries = [*self._entries.items(), *self._open_entries.items()]
+        for producer_id, row in rows:
             yield producer_id, decode_entry(row)
         yield from entries
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
         """Return a producer's state."""
-        entry = self._entries.get(producer_id)
-        if entry is None and (row := self._idle_rows.get(producer_id)) is not None:
-            return decode_entry(row)
-        return entry
+        entry = self._entries.get(producer_id) or self._open_entries.get(producer_id)
+        row = self._idle_rows.get(producer_id) or self._open_rows.get(producer_id)
+        return decode_entry(row) if entry is None and row is not None else entry
 
     def _known(self, producer_id: int) -> ProducerEntry | None:
         """As `entry`, but keep the decoded object, for a producer that is about to append."""
-        entry = self._entries.get(producer_id)
+        entry = self._entries.get(producer_id) or self._open_entries.get(producer_id)
         if entry is None and (row := self._idle_rows.pop(producer_id, None)) is not None:
             entry = self._entries[producer_id] = decode_entry(row)
+        elif entry is None and (row := self._open_rows.pop(producer_id, None)) is not None:
+            entry = self._open_entries[producer_id] = decode_entry(row)
         return entry
 
     def is_next(self, batch: ProducerBatch) -> bool:
@@ -266,14 +268,10 @@ class ProducerStates:
         in_flight = {undo.producer_id for undo in self._in_flight or ()}
         silent: list[int] = []
         for producer_id, row in self._idle_rows.items():
-            if producer_id in self.transactions:
-                continue
             if updated_ms_of(row) >= before_ms:
                 break
             silent.append(producer_id)
         for producer_id, entry in self._entries.items():
-            if producer_id in self.transactions:
-                continue
             if entry.updated_ms >= before_ms or producer_id in in_flight:
                 break
             silent.append(producer_id)
@@ -287,7 +285,7 @@ class ProducerStates:
         self.changes += 1
 
     def _take(
-        self, batch: ProducerBatch, base_offset: int, end_offset: int, now_ms: int
+        self, batch: ProducerBatch, base_offset: int, end_offset: int, now_ms: int, *, begins: bool = False
     ) -> ProducerEntry | None:
         taken = TakenBatch(batch.first_sequence, batch.last_sequence, base_offset, end_offset)
         previous = self._known(batch.producer_id)
@@ -307,6 +305,8 @@ class ProducerStates:
             entry = ProducerEntry(
                 batch.producer_epoch, run_first, now_ms, batches, first_offset, coordinator_epoch
             )
+        if begins:
+            entry = entry._replace(first_offset=base_offset)
         self._put(batch.producer_id, entry)
         self._keep_bound()
         return previous
@@ -319,26 +319,30 @@ class ProducerStates:
         if is_first:
             self.transactions.begin(producer_id, base_offset)
         if batch.first_sequence >= 0:
-            previous = self._take(batch, base_offset, end_offset, now_ms)
-        else:
-            previous = self._take_unsequenced(producer_id, batch.producer_epoch, now_ms)
-        if is_first:
-            self._entries[producer_id] = self._entries[producer_id]._replace(first_offset=base_offset)
-        return previous
+            return self._take(batch, base_offset, end_offset, now_ms, begins=is_first)
+        first_offset = base_offset if is_first else None
+        return self._take_unsequenced(producer_id, batch.producer_epoch, now_ms, first_offset)
 
     def _take_unsequenced(
-        self, producer_id: int, producer_epoch: int, now_ms: int, coordinator_epoch: int | None = None
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        now_ms: int,
+        first_offset: int | None,
+        coordinator_epoch: int | None = None,
     ) -> ProducerEntry | None:
         """Note a marker with its `coordinator_epoch`, or a batch that a coordinator wrote; both have no
-        sequences. A new epoch removes the retained batches.
+        sequences. A new epoch removes the retained batches. `first_offset`: None if it does not change.
         """
         previous = self._known(producer_id)
         old = previous or ProducerEntry(NO_EPOCH, 0, now_ms, ())
         if old.epoch != producer_epoch:
             old = old._replace(run_first_sequence=0, batches=())
         entry = old._replace(epoch=producer_epoch, updated_ms=now_ms)
+        if first_offset is not None:
+            entry = entry._replace(first_offset=first_offset)
         if coordinator_epoch is not None:
-            entry = entry._replace(first_offset=NO_OFFSET, coordinator_epoch=coordinator_epoch)
+            entry = entry._replace(coordinator_epoch=coordinator_epoch)
         self._put(producer_id, entry)
         self._keep_bound()
         return previous
@@ -347,7 +351,9 @@ class ProducerStates:
         self, producer_id: int, producer_epoch: int, marker: EndMarker, offset: int, now_ms: int
     ) -> ProducerEntry | None:
         self.transactions.end(producer_id, offset)
-        return self._take_unsequenced(producer_id, producer_epoch, now_ms, marker.coordinator_epoch)
+        return self._take_unsequenced(
+            producer_id, producer_epoch, now_ms, NO_OFFSET, marker.coordinator_epoch
+        )
 
     @property
     def is_full_of_transactions(self) -> bool:
@@ -355,18 +361,18 @@ class ProducerStates:
         return len(self.transactions) >= self._producers_max
 
     def _keep_bound(self) -> None:
-        while len(self._entries) + len(self._idle_rows) > self._producers_max:
-            oldest = _first_idle(self._idle_rows, self.transactions)
-            if oldest is None:
-                oldest = _first_idle(self._entries, self.transactions)
+        while len(self) > self._producers_max:
+            oldest = next(chain(self._idle_rows, self._entries), None)
             if oldest is None:
                 return
             self._forget(oldest)
 
     def _put(self, producer_id: int, entry: ProducerEntry | None) -> None:
         self._entries.pop(producer_id, None)
+        self._open_entries.pop(producer_id, None)
         if entry is not None:
-            self._entries[producer_id] = entry
+            entries = self._entries if entry.first_offset == NO_OFFSET else self._open_entries
+            entries[producer_id] = entry
         self.changes += 1
 
     # State that survives a move
@@ -376,12 +382,15 @@ class ProducerStates:
         return whether others remain.
         """
         in_flight = {undo.producer_id for undo in self._in_flight or ()}
-        settled = [producer_id for producer_id in self._entries if producer_id not in in_flight]
-        for producer_id in islice(settled, limit):
-            row = encode_entry(producer_id, self._entries.pop(producer_id))
-            self._idle_rows[producer_id] = row
-            self._unwritten.append(row)
-        return len(settled) > limit
+        for entries, rows in ((self._entries, self._idle_rows), (self._open_entries, self._open_rows)):
+            settled = [producer_id for producer_id in entries if producer_id not in in_flight]
+            for producer_id in islice(settled, limit):
+                row = rows[producer_id] = encode_entry(producer_id, entries.pop(producer_id))
+                self._unwritten.append(row)
+            if len(settled) > limit:
+                return True
+            limit -= len(settled)
+        return False
 
     def change_at(self, offset: int) -> bytes:
         """Return the producers that changed since the last `change_at` or `snapshot_at`, as of the
@@ -397,7 +406,8 @@ class ProducerStates:
         while self.rest():
             pass
         self._unwritten = []
-        return join_rows(offset, [*self._idle_rows.values(), *self._rows_in_flight()])
+        settled = [*self._idle_rows.values(), *self._open_rows.values()]
+        return join_rows(offset, [*settled, *self._rows_in_flight()])
 
     def _rows_in_flight(self) -> Iterator[bytes]:
         """Return the rows of producers with appends in flight, in their state before these appends."""
@@ -424,33 +434,19 @@ class ProducerStates:
             PartitionCorruptError: the bytes violate the format.
         """
         self._entries, self._idle_rows, self._unwritten, self._in_flight = {}, {}, [], None
-        opened: dict[int, int] = {}
+        self._open_entries, self._open_rows = {}, {}
         for part in (value.whole, *value.changes):
             if part is not None:
                 self.restored_offset, rows = split_rows(part)
                 for number, (producer_id, row) in enumerate(rows, 1):
                     self._idle_rows.pop(producer_id, None)  # put it at the end, as the last used
-                    self._idle_rows[producer_id] = row
-                    if (first_offset := first_offset_of(row)) != NO_OFFSET:
-                        opened[producer_id] = first_offset
-                    elif opened:
-                        opened.pop(producer_id, None)
+                    self._open_rows.pop(producer_id, None)
+                    has_open = first_offset_of(row) != NO_OFFSET
+                    (self._open_rows if has_open else self._idle_rows)[producer_id] = row
                     if number % ROWS_PER_STEP == 0:
                         yield
-        self.transactions.reset(opened)
+        self.transactions.reset({one: first_offset_of(row) for one, row in self._open_rows.items()})
         self._keep_bound()  # changes do not contain removals
-
-
-def _first_idle(rows: dict[int, _Row], busy: OpenTransactions) -> int | None:
-    """Return the first producer without an open transaction. Move the producers before it to the end, so that
-    the next search does not visit them again. Their order matters only after their transactions have ended.
-    """
-    for _ in range(len(rows)):
-        producer_id = next(iter(rows))
-        if producer_id not in busy:
-            return producer_id
-        rows[producer_id] = rows.pop(producer_id)
-    return None
 
 
 def _run_start(run_first: int, taken: TakenBatch) -> int:
