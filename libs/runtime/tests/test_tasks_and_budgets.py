@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from ponor_runtime.budgets import BudgetExceededError, ByteBudget
 from ponor_runtime.ready_file import write_ready_file
 from ponor_runtime.tasks import BackgroundTasks
+from ponor_runtime.turns import TurnBudget
 
 
 async def test_task_exception_reaches_the_fail_stop_handler() -> None:
@@ -135,3 +138,56 @@ def test_ready_file_holds_the_addresses(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     assert (content["pid"], content["addresses"]) == (os.getpid(), {"kafka": "127.0.0.1:9093"})
     assert [entry.name for entry in tmp_path.iterdir()] == ["ready.json"]
+
+
+class SteppedClock:
+    """A clock that the test advances."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+
+async def test_work_that_waits_for_a_turn_is_called_in_order() -> None:
+    clock: Any = SteppedClock()
+    budget = TurnBudget(clock, count_max=2, duration_ns_max=1_000)
+    called: list[int] = []
+
+    def work(number: int) -> None:
+        budget.spend()
+        called.append(number)
+        if number == 0:
+            budget.call_later(partial(work, 9))
+            raise ValueError("a bug in the work of one caller")
+
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    for number in range(5):
+        budget.call_later(partial(work, number))
+    per_turn = []
+    while not budget.is_free:
+        before = len(called)
+        await asyncio.sleep(0)
+        per_turn.append(len(called) - before)
+    assert called == [0, 1, 2, 3, 4, 9]
+    assert max(per_turn) <= 2
+    assert len(reported) == 1
+
+
+async def test_work_that_waits_again_waits_for_the_next_turn() -> None:
+    clock: Any = SteppedClock()
+    budget = TurnBudget(clock, count_max=10, duration_ns_max=1_000)
+    called: list[int] = []
+
+    def again() -> None:
+        called.append(len(called))
+        if len(called) < 5:
+            budget.call_later(again)
+
+    budget.call_later(again)
+    for turn in range(1, 6):
+        await asyncio.sleep(0)
+        assert len(called) == turn
+    assert budget.is_free

@@ -8,7 +8,8 @@ asyncio: Spark executors use `at_once` without a loop.
 from __future__ import annotations
 
 import types
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -103,6 +104,9 @@ class TurnBudget:
         self._duration_ns_max = duration_ns_max
         self._count = 0
         self._began_ns = 0
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_due = False
+        """Whether `_call_waiting` runs now or in the next turn."""
 
     @property
     def is_spent(self) -> bool:
@@ -111,6 +115,33 @@ class TurnBudget:
             return False
         elapsed_ns = self._clock.monotonic_ns() - self._began_ns
         return self._count >= self._count_max or elapsed_ns >= self._duration_ns_max
+
+    @property
+    def is_free(self) -> bool:
+        """Whether further work may begin in this turn, and none waits for a later one."""
+        return not self._waiting and not self.is_spent
+
+    def call_later(self, work: Callable[[], None]) -> None:
+        """Call `work` in a turn whose budget is not spent, after the work of earlier calls."""
+        self._waiting.append(work)
+        self._call_soon()
+
+    def _call_soon(self) -> None:
+        if self._waiting and not self._is_due:
+            import asyncio  # see `Turns`
+
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._call_waiting)
+
+    def _call_waiting(self) -> None:
+        try:
+            for _ in range(len(self._waiting)):  # work that is added meanwhile waits for the next turn
+                if self.is_spent:
+                    break
+                self._waiting.popleft()()
+        finally:
+            self._is_due = False
+            self._call_soon()
 
     def spend(self) -> None:
         """Count one piece of work, which begins now."""

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ponor_broker.coordination.record_log import RecordLog
+from ponor_broker.coordination.record_log import RecordLog, completion_budget
 from ponor_broker.coordination.timers import TimerQueue
 from ponor_broker.coordination.transactional_append import TransactionalProducer
 from ponor_broker.groups.events import MemberClaim
@@ -55,6 +55,7 @@ class ShardRig:
             batch_bytes_max=1 << 20,
             in_flight_max=100,
             load_bytes_max=1 << 20,
+            completions=completion_budget(clock),
         )
         tasks = BackgroundTasks(lambda _, error: self.failures.append(error))
         self.shard = GroupShard(

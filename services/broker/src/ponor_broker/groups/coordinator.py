@@ -25,7 +25,7 @@ from ponor_broker.coordination.ports import (
     TopicDirectory,
 )
 from ponor_broker.coordination.record_format import fits_record
-from ponor_broker.coordination.record_log import RecordLog
+from ponor_broker.coordination.record_log import RecordLog, completion_budget
 from ponor_broker.coordination.shards import RETRY_S, ROWS_PER_STEP, BrokerPorts, CoordinatedTopic, Shards
 from ponor_broker.coordination.share_persister import SharePersister
 from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest
@@ -84,6 +84,7 @@ class GroupCoordinator:
         )
         ports = BrokerPorts(partitions, creator, topics, serving, node_id, runtime)
         self.shards: Final = Shards(topic, ports, create=self._new_shard, loaded=self._shard_loaded)
+        self._completions = completion_budget(runtime.clock)
         self._rewrite_due = asyncio.Event()
         self._topics_deleted = asyncio.Event()
         self.budget = GroupBudget(settings, runtime.telemetry.counter("ponor_group_refusals_total"))
@@ -130,6 +131,7 @@ class GroupCoordinator:
             batch_bytes_max=self._settings.coordinator_batch_bytes_max,
             in_flight_max=self._settings.coordinator_writes_in_flight_max,
             load_bytes_max=self._settings.offsets_load_bytes_max,
+            completions=self._completions,
         )
         shard = GroupShard(
             log,

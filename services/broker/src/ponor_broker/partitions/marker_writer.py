@@ -6,7 +6,6 @@ The local coordinator and WriteTxnMarkers requests of other brokers use it.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -60,11 +59,9 @@ class MarkerWriter:
 
     def __init__(self, partitions: PartitionManager, streams: TxnStreams, clock: Clock) -> None:
         self._partitions = partitions
-        # Shared by all requests: the markers of each may all be refused without a wait.
+        # Shared by all requests: the markers of each may all be refused without a wait. A request waits again
+        # for each of its parts, so that a large one does not delay the others.
         self._turn = TurnBudget(clock, count_max=TOGETHER_MAX, duration_ns_max=TURN_NS_MAX)
-        self._waiting: deque[tuple[Callable[[], None], asyncio.Future[None]]] = deque()
-        """Appends that wait for a turn, at most one per request and partition. A request waits again for each
-        of its parts, so that a large one does not delay the others."""
         self._streams = streams
         self._adding: dict[PartitionKey, _Creation] = {}
         """Txn streams that are being created: one per partition at a time."""
@@ -144,29 +141,23 @@ class MarkerWriter:
         """Call `append` in a turn whose budget is not spent, after the appends of earlier calls. If this call
         is cancelled first, `append` is not called.
         """
-        if not self._waiting and not self._turn.is_spent:
+        if self._turn.is_free:
             append()
             return
-        loop = asyncio.get_running_loop()
-        if not self._waiting:
-            loop.call_soon(self._append_waiting)
-        ended: asyncio.Future[None] = loop.create_future()
-        self._waiting.append((append, ended))
-        await ended
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def _append_waiting(self) -> None:
-        while self._waiting and not self._turn.is_spent:
-            append, ended = self._waiting.popleft()
+        def run() -> None:
             if ended.done():
-                continue  # its request was cancelled
+                return  # the request was cancelled
             try:
                 append()
-            except Exception as error:  # noqa: BLE001 - raised by `_in_turn`
+            except Exception as error:  # noqa: BLE001 - raised below
                 ended.set_exception(error)
             else:
                 ended.set_result(None)
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._append_waiting)
+
+        self._turn.call_later(run)
+        await ended
 
     async def _add_stream(self, partition: Partition) -> None:
         """Create the partition's Txn stream, or wait for a running creation.

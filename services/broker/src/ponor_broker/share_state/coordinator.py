@@ -17,7 +17,7 @@ from ponor_kafka.internal_topics import SHARE_STATE_TOPIC
 
 from ponor_broker.coordination.ports import InternalPartition
 from ponor_broker.coordination.record_format import fits_record
-from ponor_broker.coordination.record_log import RecordLog
+from ponor_broker.coordination.record_log import RecordLog, completion_budget
 from ponor_broker.coordination.shards import RETRY_S, BrokerPorts, CoordinatedTopic, Shards
 from ponor_broker.coordination.share_persister import SharePartitionKey
 from ponor_broker.share_state.record_codec import CODEC
@@ -47,6 +47,7 @@ class ShareCoordinator:
             settings.share_state_wait_ms_max,
         )
         self.shards: Final = Shards(topic, ports, create=self._new_shard, loaded=self._shard_loaded)
+        self._completions = completion_budget(ports.runtime.clock)
         self._rewrite_due = asyncio.Event()
         self._topics_deleted = asyncio.Event()
         telemetry = ports.runtime.telemetry
@@ -96,6 +97,7 @@ class ShareCoordinator:
             batch_bytes_max=RECORD_BATCH_BYTES_MAX,
             in_flight_max=self._settings.share_state_writes_in_flight_max,
             load_bytes_max=self._settings.share_state_load_bytes_max,
+            completions=self._completions,
         )
         return ShareStateShard(
             log,

@@ -22,7 +22,7 @@ from ponor_runtime.turns import Steps
 from ponor_broker.coordination.linear_pattern import LinearPattern
 from ponor_broker.coordination.ports import InternalPartition
 from ponor_broker.coordination.record_format import fits_record
-from ponor_broker.coordination.record_log import RecordLog
+from ponor_broker.coordination.record_log import RecordLog, completion_budget
 from ponor_broker.coordination.shards import RETRY_S, ROWS_PER_STEP, BrokerPorts, CoordinatedTopic, Shards
 from ponor_broker.requests.bounded_gather import bounded_gather
 from ponor_broker.transactions.events import AddRequest, EndRequest, InitRequest, ProducerClaim
@@ -96,6 +96,7 @@ class TransactionCoordinator:
             settings.transaction_wait_ms_max,
         )
         self.shards: Final = Shards(topic, ports, create=self._new_shard)
+        self._completions = completion_budget(ports.runtime.clock)
         self._rewrite_due = asyncio.Event()
         telemetry = ports.runtime.telemetry
         self.budget = TransactionBudget(settings, telemetry.counter("ponor_transaction_refusals_total"))
@@ -133,6 +134,7 @@ class TransactionCoordinator:
             batch_bytes_max=BATCH_BYTES_MAX,
             in_flight_max=self._settings.transaction_writes_in_flight_max,
             load_bytes_max=self._settings.transaction_load_bytes_max,
+            completions=self._completions,
         )
         return TransactionShard(
             partition,
