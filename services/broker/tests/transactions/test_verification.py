@@ -7,13 +7,11 @@ import gc
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 import pytest
 from ponor_broker.settings import BrokerSettings
 from ponor_broker.transactions.verification import (
     REQUEST_BYTES_MAX,
-    SETTLED_PER_TURN_MAX,
     VERSION,
     Claim,
     WaitingBatch,
@@ -117,7 +115,7 @@ def test_batches_of_a_producer_are_settled_in_order_with_one_answer() -> None:
                 if number == 9:
                     over.set()
 
-            world.verifier.submit(A, claim, WaitingBatch(VERIFIED, 10, Proof, note))
+            world.verifier.submit(A, claim, WaitingBatch(VERIFIED, 10, Proof, lambda: True, note))
 
         for number in range(5):
             submit(number)
@@ -129,72 +127,6 @@ def test_batches_of_a_producer_are_settled_in_order_with_one_answer() -> None:
         assert settled == list(range(10))
         assert not world.verifier.is_waiting(A, 7)
         assert len(world.requests) == 1
-
-    VerificationWorld().run(story)
-
-
-def test_batches_of_one_answer_are_settled_in_turns() -> None:
-    """Each batch is decompressed and validated when it is settled."""
-
-    async def story(world: VerificationWorld) -> None:
-        loop, per_turn, over = asyncio.get_running_loop(), [0], asyncio.Event()
-        settled: dict[int, list[int]] = {}
-        partition = Partition()
-
-        def submit(producer: int, number: int) -> None:
-            claim = Claim(world.id_at(1, producer), producer, 3)
-
-            def note(error: ErrorCode, _: Proof | None) -> None:
-                assert error is NONE
-                partition.append(claim, number)
-                settled.setdefault(producer, []).append(number)
-                if not per_turn[-1]:
-                    loop.call_soon(per_turn.append, 0)
-                per_turn[-1] += 1
-                if sum(per_turn) == 1_000:
-                    over.set()
-
-            take_proof = partial(partition.take_proof, claim)
-            world.verifier.submit(A, claim, WaitingBatch(VERIFIED, 10, take_proof, note))
-
-        for number in range(700):
-            submit(0, number)
-        for producer in range(1, 301):
-            submit(producer, producer)
-        await over.wait()
-        # The simulated loop shuffles the callbacks of a turn, so the count of two turns may be added.
-        assert max(per_turn) <= 2 * SETTLED_PER_TURN_MAX
-        assert settled.pop(0) == list(range(700))
-        assert settled == {producer: [producer] for producer in range(1, 301)}
-        assert not world.verifier._open
-        assert not world.verifier._by_age
-        assert world.verifier._held_bytes == 0
-
-    VerificationWorld().run(story)
-
-
-def test_batches_behind_one_that_was_not_appended_are_settled_with_it() -> None:
-    """The first batch waits for its partition, which moves: the others must wait behind it."""
-
-    async def story(world: VerificationWorld) -> None:
-        settled: list[int] = []
-        claim, over = Claim(world.id_at(1), 7, 3), asyncio.Event()
-
-        def submit(number: int) -> None:
-            def note(error: ErrorCode, _: Proof | None) -> None:
-                assert error is NONE
-                settled.append(number)
-                if number == 499:
-                    over.set()
-
-            world.verifier.submit(A, claim, WaitingBatch(VERIFIED, 10, Proof, note))
-
-        for number in range(500):
-            submit(number)
-        await over.wait()
-        assert settled == list(range(500))
-        assert len(world.requests) == 1
-        assert not world.verifier._open
 
     VerificationWorld().run(story)
 

@@ -114,7 +114,9 @@ class _Swarm:
         ):
             settled(ErrorCode.NONE, None)
             return
-        waiting = WaitingBatch(self._write(number), 100, lambda: partition.take_proof(claim), settled)
+        waiting = WaitingBatch(
+            self._write(number), 100, lambda: partition.take_proof(claim), lambda: True, settled
+        )
         self.world.verifier.submit(where, claim, waiting)
 
     async def _end(self, number: int) -> None:

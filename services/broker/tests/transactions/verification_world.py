@@ -176,7 +176,7 @@ class VerificationWorld:
             assert error is not ErrorCode.NONE or proof is None or not proof.is_void
             outcome.set_result(error)
 
-        self.verifier.submit(where, claim, WaitingBatch(write, size_bytes, take_proof, settled))
+        self.verifier.submit(where, claim, WaitingBatch(write, size_bytes, take_proof, lambda: True, settled))
         return await outcome
 
     def _remote(self, node_id: int) -> Answer:

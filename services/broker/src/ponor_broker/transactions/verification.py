@@ -43,6 +43,9 @@ SETTLED_PER_TURN_MAX: Final = 128
 SETTLED_TURN_NS_MAX: Final = 4_000_000
 """A turn of the event loop appends batches until one of these bounds: a compressed batch of 2 KB may take
 100 ms."""
+BATCHES_PER_QUESTION_MAX: Final = 256
+"""Waiting batches of one producer for one partition. They are refused together, in one turn of the event
+loop; idempotent clients send at most five."""
 BATCH_BYTES: Final = 512
 """Counted for a waiting batch in addition to its bytes and its transactional id."""
 CHAR_BYTES_MAX: Final = 4
@@ -101,6 +104,8 @@ class WaitingBatch(NamedTuple, Generic[P]):
         size_bytes: memory of the batch.
         take_proof: returns the proof for the next request to the coordinator; None if the transaction is open
             in the partition now, so that no request is needed.
+        may_wait: returns whether the batch may be settled in a later turn than the batch before it. If the
+            partition moves, that batch may wait in `TransitParking`, and this one must wait behind it there.
         settled: called once, on the event-loop thread, in the order of the batches of one producer for one
             partition. NONE: append the batch now, with the proof. Other errors: see `verification_errors`.
             Must not raise.
@@ -109,6 +114,7 @@ class WaitingBatch(NamedTuple, Generic[P]):
     write: TransactionalWrite
     size_bytes: int
     take_proof: Callable[[], P | None]
+    may_wait: Callable[[], bool]
     settled: Callable[[ErrorCode, P | None], None]
 
 
@@ -178,8 +184,10 @@ class TransactionVerifier(Generic[P]):
 
     async def close(self) -> None:
         """Refuse every waiting batch."""
-        self._settle_all(list(self._by_age), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        await self._refuse_in_turns(list(self._by_age), ErrorCode.COORDINATOR_NOT_AVAILABLE)
         await self._tasks.close()
+        for question in list(self._by_age):
+            self._settle(question, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def is_waiting(self, where: TopicPartition, producer_id: int) -> bool:
         """Return whether batches of a producer wait: later ones must wait behind them."""
@@ -205,12 +213,19 @@ class TransactionVerifier(Generic[P]):
             # must retry.
             batch.settled(ErrorCode.NETWORK_EXCEPTION, None)
             return
+        elif len(question.batches) >= BATCHES_PER_QUESTION_MAX:
+            batch.settled(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+            return
         self._held_bytes += size_bytes
         question.batches.append(batch)
 
     def refuse(self, where: TopicPartition, error: ErrorCode) -> None:
-        """Refuse the waiting batches of a partition that closes."""
-        self._settle_all(list(self._open.get(where, {}).values()), error)
+        """Refuse the waiting batches of a partition that closes, in turns of the event loop."""
+        questions = list(self._open.get(where, {}).values())
+        for question in questions:
+            question.refusal = error
+        if questions and not self._tasks.is_closed:
+            self._tasks.spawn(self._refuse_in_turns(questions, error), f"refusals of {where[0]}-{where[1]}")
 
     def _ask(self, where: TopicPartition, claim: Claim, write: TransactionalWrite) -> _Question[P]:
         question: _Question[P] = _Question(where, claim, write, self._clock.monotonic_ns())
@@ -354,11 +369,6 @@ class TransactionVerifier(Generic[P]):
             if not question.is_settled:
                 self._settle(question, error)
 
-    def _settle_all(self, questions: Iterable[_Question[P]], error: ErrorCode) -> None:
-        for question in questions:
-            if not question.is_settled:
-                self._settle(question, error)
-
     def _settle(self, question: _Question[P], error: ErrorCode, proof: P | None = None) -> None:
         """Settle the batches of a question in order. Later batches of the producer form a new question, and
         so do batches that this turn has no time to append.
@@ -373,14 +383,12 @@ class TransactionVerifier(Generic[P]):
         del of_partition[question.claim.producer_id]
         if not of_partition:
             del self._open[question.where]
-        error = error_for(question.write, error)
+        error = error_for(question.write, question.refusal or error)
         self._results[error is ErrorCode.NONE].add()
         self._waits.record((self._clock.monotonic_ns() - question.since_ns) // 1_000)
         for number, batch in enumerate(batches):
             is_late = number and error is ErrorCode.NONE and self._turn.is_spent
-            # No proof means that the transaction is open. Otherwise the earlier batches may wait in
-            # `TransitParking` because the partition moves, and this batch must wait behind them there.
-            if is_late and batch.take_proof() is None:
+            if is_late and batch.may_wait():
                 self._ask_again(question, batches[number:])
                 break
             self._turn.spend()
@@ -410,9 +418,11 @@ class _Question(Generic[P]):
     Attributes:
         is_rest: whether earlier batches were just appended, so that the transaction is probably open.
         lane: the queue that may contain the question; None before the first.
+        refusal: the error of all batches, because the partition closes. Otherwise a batch could be accepted
+            and parked after a later one of its producer that parked directly.
     """
 
-    __slots__ = ("batches", "claim", "is_rest", "is_settled", "lane", "since_ns", "where", "write")
+    __slots__ = ("batches", "claim", "is_rest", "is_settled", "lane", "refusal", "since_ns", "where", "write")
 
     def __init__(self, where: TopicPartition, claim: Claim, write: TransactionalWrite, since_ns: int) -> None:
         self.where = where
@@ -423,6 +433,7 @@ class _Question(Generic[P]):
         self.is_rest = False
         self.is_settled = False
         self.lane: _Lane[P] | None = None
+        self.refusal: ErrorCode | None = None
 
     @property
     def is_adding(self) -> bool:

@@ -137,5 +137,6 @@ class TransactionalOffsetsHandler:
 
         size_bytes = sum(BATCH_BYTES_PER_OFFSET + len(one.metadata) for one in commits.values())
         claim = Claim(request.transactional_id, request.producer_id, request.producer_epoch)
-        self._verifier.submit(where, claim, WaitingBatch(write, size_bytes, take_proof, settled))
+        batch = WaitingBatch(write, size_bytes, take_proof, lambda: True, settled)
+        self._verifier.submit(where, claim, batch)
         return await answer

@@ -142,6 +142,7 @@ class VerifiedBatches:
                 write,
                 len(batch),
                 lambda: transactions.begin_verification(producer_id, producer_epoch, generation=generation),
+                lambda: partition.is_writable,
                 lambda error, found: settled(batch, _error(write, error, partition), found),
             ),
         )
