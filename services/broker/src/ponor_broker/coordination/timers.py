@@ -65,6 +65,11 @@ class TimerQueue:
             return self._paused_since_ns
         return self._clock.monotonic_ns() - self._paused_ns
 
+    @property
+    def now_ms(self) -> int:
+        """Time that has passed for the timers: it stands still while they are paused."""
+        return self._now_ns() // _NS_PER_MS
+
     def set(self, key: Hashable, delay_ms: int, callback: Callable[[], None]) -> None:
         """Start a timer, or move it."""
         deadline_ns = self._now_ns() + delay_ms * _NS_PER_MS

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -47,6 +47,14 @@ class ConnectionContext:
     peer: str
     client_software_name: str = "unknown"
     client_software_version: str = "unknown"
+    on_closed: list[Callable[[], None]] | None = None
+    """Called when the connection has ended; None if no handler needs it."""
+
+    def when_closed(self, callback: Callable[[], None]) -> None:
+        """Call back when the connection has ended."""
+        if self.on_closed is None:
+            self.on_closed = []
+        self.on_closed.append(callback)
 
     @property
     def host(self) -> str:
@@ -216,6 +224,9 @@ class ClientConnection:
             place = self._places.popleft()
             self._release(place.frame_bytes)
             place.abandon()
+        callbacks, self.context.on_closed = self.context.on_closed, None
+        for callback in callbacks or ():
+            callback()
 
     def _enqueue(self, frame: bytearray) -> None:
         if self._closed:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeAlias
 
 from ponor_broker.coordination.share_persister import DeliveryState
 
@@ -104,6 +104,10 @@ class Run:
         )
 
 
+Change: TypeAlias = tuple[int, int, Callable[[Run], None]]
+"""First offset, last offset, and the function that changes runs of these offsets in place."""
+
+
 class Runs:
     """Runs in order of offsets, without gaps between them. Neighbours differ, except within `change`."""
 
@@ -120,13 +124,8 @@ class Runs:
 
     def append(self, run: Run) -> None:
         """Add offsets after the last run."""
-        if self._runs:
-            last = self._runs[-1]
-            assert last.last_offset + 1 == run.first_offset, "runs have no gaps"
-            if last.is_like(run):
-                last.last_offset = run.last_offset
-                return
-        self._runs.append(run)
+        assert not self._runs or self._runs[-1].last_offset + 1 == run.first_offset, "runs have no gaps"
+        _join(self._runs, run)
 
     def since(self, offset: int) -> Iterator[Run]:
         """Yield the run that contains the offset and all after it. Nothing may change meanwhile."""
@@ -143,18 +142,39 @@ class Runs:
 
     def change(self, first_offset: int, last_offset: int, apply: Callable[[Run], None]) -> None:
         """Call `apply` with runs of exactly these offsets, which must be in flight; join equal neighbours."""
+        self.change_ranges([(first_offset, last_offset, apply)])
+
+    def change_ranges(self, changes: Sequence[Change]) -> None:
+        """As `change`, for several ranges in ascending order, in one pass."""
         runs = self._runs
-        begin = self._cut_before(first_offset)
-        end = self._cut_before(last_offset + 1)
-        for index in range(begin, end):
-            apply(runs[index])
-        self._join(max(begin - 1, 0), min(end + 1, len(runs)))
+        # The neighbours on both sides may become equal to changed runs.
+        begin = max(bisect_left(runs, changes[0][0], key=_LAST) - 1, 0)
+        end = min(bisect_left(runs, changes[-1][1], begin, key=_LAST) + 2, len(runs))
+        changed: list[Run] = []
+        pending = iter(changes)
+        first_offset, last_offset, apply = next(pending)
+        for run in runs[begin:end]:
+            rest: Run | None = run
+            while rest is not None:
+                part, rest = rest, None
+                if part.first_offset > last_offset:
+                    first_offset, last_offset, apply = next(pending, _NO_CHANGE)
+                if part.first_offset < first_offset <= part.last_offset:
+                    rest = part.split(first_offset)
+                elif part.first_offset >= first_offset:
+                    if part.last_offset > last_offset:
+                        rest = part.split(last_offset + 1)
+                    apply(part)
+                _join(changed, part)
+        runs[begin:end] = changed
 
     def change_all(self, apply: Callable[[Run], None]) -> None:
         """Call `apply` with every run, and join equal neighbours."""
+        joined: list[Run] = []
         for run in self._runs:
             apply(run)
-        self._join(0, len(self._runs))
+            _join(joined, run)
+        self._runs = joined
 
     def remove_final(self) -> int | None:
         """Remove the final runs at the start; return the offset after them, None if there are none."""
@@ -174,21 +194,17 @@ class Runs:
         if self._runs and self._runs[0].first_offset < offset:
             self._runs[0].first_offset = offset
 
-    def _cut_before(self, offset: int) -> int:
-        """Return the index of the run that begins at the offset; cut one if needed."""
-        runs = self._runs
-        index = bisect_left(runs, offset, key=_LAST)
-        if index < len(runs) and runs[index].first_offset < offset:
-            runs.insert(index + 1, runs[index].split(offset))
-            index += 1
-        return index
 
-    def _join(self, begin: int, end: int) -> None:
-        joined: list[Run] = []
-        for run in self._runs[begin:end]:
-            if joined and joined[-1].is_like(run):
-                joined[-1].last_offset = run.last_offset
-            else:
-                joined.append(run)
-        if len(joined) < end - begin:
-            self._runs[begin:end] = joined
+def _join(runs: list[Run], run: Run) -> None:
+    """Add a run, or extend the last one if both are equal."""
+    if runs and runs[-1].is_like(run):
+        runs[-1].last_offset = run.last_offset
+    else:
+        runs.append(run)
+
+
+def _unchanged(_: Run) -> None:
+    raise AssertionError("no run is beyond all offsets")
+
+
+_NO_CHANGE: Final[Change] = (1 << 63, 1 << 63, _unchanged)

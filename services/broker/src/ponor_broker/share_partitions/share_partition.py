@@ -7,7 +7,7 @@ exceeded, so a batch may be acquired in parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -21,7 +21,7 @@ from ponor_broker.share_partitions.acknowledgement import (
     AcknowledgeType,
 )
 from ponor_broker.share_partitions.fetched_batches import FetchedBatch
-from ponor_broker.share_partitions.runs import FINAL, NO_WRITE, Run, Runs
+from ponor_broker.share_partitions.runs import FINAL, NO_WRITE, Change, Run, Runs
 
 AVAILABLE: Final = DeliveryState.AVAILABLE
 ACQUIRED: Final = DeliveryState.ACQUIRED
@@ -175,32 +175,29 @@ class SharePartition:
             for run in self.runs.within(first_offset, last_offset)
             if run.is_available
         ]
-        room = acquisition.rules.in_flight_max - (self.end_offset - self.start_offset)
-        new_last = min(last_offset, self.end_offset + room - 1)
-        if new_last >= self.end_offset:
-            available.append((self.end_offset, new_last, 0))
         for first, last_available, delivered in available:
             count = acquisition.allowed(last_available - first + 1, delivered)
             if not count:
                 return
             last = first + count - 1
-            if first >= self.end_offset:
-                self._extend(last)
             self.runs.change(first, last, acquisition.take)
             acquisition.took(AcquiredRange(first, last, delivered + 1))
-
-    def _extend(self, last_offset: int) -> None:
-        """Put available offsets up to this one in flight."""
-        assert last_offset >= self.end_offset
-        self.runs.append(Run(self.end_offset, last_offset))
-        self.end_offset = last_offset + 1
+        room = self.start_offset + acquisition.rules.in_flight_max - self.end_offset
+        count = min(last_offset - self.end_offset + 1, room)
+        if count > 0 and (count := acquisition.allowed(count, 0)):
+            run = Run(self.end_offset, self.end_offset + count - 1)
+            acquisition.take(run)
+            acquisition.took(AcquiredRange(run.first_offset, run.last_offset, run.delivery_count))
+            self.end_offset = run.last_offset + 1
+            self.runs.append(run)
 
     def _archive(self, first_offset: int, last_offset: int) -> None:
         """Archive the available ones of these offsets."""
         if last_offset < first_offset:
             return
         if last_offset >= self.end_offset:
-            self._extend(last_offset)
+            self.runs.append(Run(self.end_offset, last_offset))
+            self.end_offset = last_offset + 1
 
         def archive(run: Run) -> None:
             if run.is_available:
@@ -221,17 +218,18 @@ class SharePartition:
         """
         for batch in batches:
             self._check_held(member_id, batch)
-        write = NO_WRITE
+        write = self._next_write
+        apply = {kind: _begin_change(write, target, rules.deliveries_max) for kind, target in TARGETS.items()}
+        apply[AcknowledgeType.RENEW] = _renew_until(now_ms + rules.lock_ms)
+        changes: list[Change] = []
+        needs_write = False
         for batch in batches:
-            for first, last_offset, kind in batch.ranges():
-                first_offset = max(first, self.start_offset)
-                if first_offset > last_offset:
-                    continue  # these offsets are final already: the log start has passed them
-                if kind is AcknowledgeType.RENEW:
-                    self._renew(first_offset, last_offset, now_ms + rules.lock_ms)
-                else:
-                    write = self._begin_change(first_offset, last_offset, TARGETS[kind], rules.deliveries_max)
-        return write
+            for first_offset, last_offset, kind in batch.ranges():
+                if last_offset >= self.start_offset:  # otherwise the log start has passed them
+                    changes.append((max(first_offset, self.start_offset), last_offset, apply[kind]))
+                    needs_write = needs_write or kind is not AcknowledgeType.RENEW
+        self._apply(changes, needs_write=needs_write)
+        return write if needs_write else NO_WRITE
 
     def _check_held(self, member_id: str, batch: AcknowledgedBatch) -> None:
         first_offset, last_offset = max(batch.first_offset, self.start_offset), batch.last_offset
@@ -249,35 +247,20 @@ class SharePartition:
                     f"the member does not hold offset {max(run.first_offset, first_offset)}",
                 )
 
-    def _renew(self, first_offset: int, last_offset: int, lock_ends_ms: int) -> None:
-        def renew(run: Run) -> None:
-            run.lock_ends_ms = lock_ends_ms
-
-        self.runs.change(first_offset, last_offset, renew)
-
-    def _begin_change(
-        self, first_offset: int, last_offset: int, target: DeliveryState, deliveries_max: int
-    ) -> int:
-        """Change held offsets to the target state with the next write; return its number."""
-        write = self._next_write
-
-        def begin(run: Run) -> None:
-            run.target = _released(run, deliveries_max) if target is AVAILABLE else target
-            run.write = write
-
-        self.runs.change(first_offset, last_offset, begin)
-        self.needs_write = True
-        return write
+    def _apply(self, changes: Sequence[Change], *, needs_write: bool) -> None:
+        if changes:
+            self.runs.change_ranges(changes)
+        self.needs_write = self.needs_write or needs_write
 
     # End of locks
 
     def release(self, member_id: str, deliveries_max: int) -> int:
         """Release all records that a member holds, because its session ended; return the write's number."""
-        held = [(run.first_offset, run.last_offset) for run in self.runs if run.is_held_by(member_id)]
-        write = NO_WRITE
-        for first_offset, last_offset in held:
-            write = self._begin_change(first_offset, last_offset, AVAILABLE, deliveries_max)
-        return write
+        write = self._next_write
+        begin = _begin_change(write, AVAILABLE, deliveries_max)
+        held = [(run.first_offset, run.last_offset, begin) for run in self.runs if run.is_held_by(member_id)]
+        self._apply(held, needs_write=bool(held))
+        return write if held else NO_WRITE
 
     def expire(self, now_ms: int, deliveries_max: int) -> int:
         """End the locks that have expired; return the number of released records.
@@ -445,6 +428,23 @@ class _Acquisition:
         if self.ranges:
             last = self.ranges[-1]
             self._is_new_range = last.last_offset - last.first_offset + 1 >= self._limits.batch_size
+
+
+def _renew_until(lock_ends_ms: int) -> Callable[[Run], None]:
+    def renew(run: Run) -> None:
+        run.lock_ends_ms = lock_ends_ms
+
+    return renew
+
+
+def _begin_change(write: int, target: DeliveryState, deliveries_max: int) -> Callable[[Run], None]:
+    """Return a function that changes held offsets to the target state with a write."""
+
+    def begin(run: Run) -> None:
+        run.target = _released(run, deliveries_max) if target is AVAILABLE else target
+        run.write = write
+
+    return begin
 
 
 def _released(run: Run, deliveries_max: int) -> DeliveryState:

@@ -123,6 +123,19 @@ class FetchReader:
             whole: check all partitions; otherwise stop when there is no room left.
         """
         found = FetchPass(bytes_max)
+        self.read_into(found, wanted, version=version, isolation_level=isolation_level, whole=whole)
+        return found
+
+    def read_into(
+        self,
+        found: FetchPass,
+        wanted: Iterable[PartitionFetch],
+        *,
+        version: int,
+        isolation_level: int,
+        whole: bool,
+    ) -> None:
+        """As `read`, for further partitions of a pass."""
         parts = found.parts
         for one in wanted:
             if found.bytes_left <= 0 and not whole and found.bytes_found:
@@ -135,7 +148,6 @@ class FetchReader:
                 found.held.append((one, transit))
             except (PartitionError, S3StreamError) as error:
                 self.refuse(found, one, storage_error(error), version=version)
-        return found
 
     def refuse(self, found: FetchPass, one: PartitionFetch, error: PartitionError, *, version: int) -> None:
         """Set an error as the partition's result, with a leader hint if it helps and the version

@@ -1,0 +1,1 @@
+"""ShareFetch and ShareAcknowledge: delivery of records to members of share groups (KIP-932)."""

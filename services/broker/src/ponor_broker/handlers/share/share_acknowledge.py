@@ -1,0 +1,101 @@
+"""ShareAcknowledge: acknowledgements without a fetch; the last one ends the member's session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ponor_kafka.messages.share_acknowledge import (
+    AcknowledgePartition,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopicResponse,
+)
+
+from ponor_broker.handlers.share.acknowledging import Acknowledging, Outcome, check_size, member_of
+from ponor_broker.partitions.identity import PartitionKey
+from ponor_broker.partitions.topics.announcements import HINTED
+from ponor_broker.requests.api_handler import RequestContext
+from ponor_broker.requests.request_rows import check_rows
+from ponor_broker.share_partitions.sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    ShareSessionError,
+    ShareSessionKey,
+    ShareSessions,
+)
+from ponor_broker.share_partitions.settings import ShareRules
+
+
+class ShareAcknowledgeHandler:
+    """ShareAcknowledge."""
+
+    def __init__(self, sessions: ShareSessions, acknowledging: Acknowledging, rules: ShareRules) -> None:
+        self._sessions = sessions
+        self._acknowledging = acknowledging
+        self._rules = rules
+
+    async def handle(self, request: ShareAcknowledgeRequest, _: RequestContext) -> ShareAcknowledgeResponse:
+        """Apply acknowledgements, and end the session if the request says so."""
+        rows = {
+            (topic.topic_id, row.partition_index): row for topic in request.topics for row in topic.partitions
+        }
+        check_rows(len(rows))
+        try:
+            member = member_of(request.group_id, request.member_id)
+            check_size({key: row.acknowledgement_batches for key, row in rows.items()})
+            self._check_session(member, request.share_session_epoch)
+        except ShareSessionError as error:
+            return ShareAcknowledgeResponse(error_code=error.code, error_message=str(error))
+        rules = self._rules.of(member.group_id)
+        outcomes = await self._acknowledge(member, rows, request)
+        if request.share_session_epoch == FINAL_EPOCH:
+            self._end(member)
+        return _response(outcomes, rules.delivery.lock_ms)
+
+    def _check_session(self, member: ShareSessionKey, epoch: int) -> None:
+        if epoch == FINAL_EPOCH:
+            self._sessions.get(member)
+        else:
+            # A request with the initial epoch never matches: sessions begin with a ShareFetch.
+            self._sessions.resume(member, epoch if epoch != INITIAL_EPOCH else FINAL_EPOCH)
+
+    async def _acknowledge(
+        self,
+        member: ShareSessionKey,
+        rows: Mapping[PartitionKey, AcknowledgePartition],
+        request: ShareAcknowledgeRequest,
+    ) -> dict[PartitionKey, Outcome]:
+        return await self._acknowledging.acknowledge(
+            member,
+            {key: row.acknowledgement_batches for key, row in rows.items()},
+            self._rules.of(member.group_id),
+            has_renewals=request.is_renew_ack,
+        )
+
+    def _end(self, member: ShareSessionKey) -> None:
+        try:
+            self._sessions.end(self._sessions.get(member))
+        except ShareSessionError:
+            return  # the connection ended meanwhile, and the session with it
+
+
+def _response(outcomes: Mapping[PartitionKey, Outcome], lock_ms: int) -> ShareAcknowledgeResponse:
+    topics: dict[bytes, list[PartitionData]] = {}
+    endpoints: dict[int, NodeEndpoint] = {}
+    for (topic_id, index), (code, message, hint) in outcomes.items():
+        row = PartitionData(index, error_code=code, error_message=message)
+        if hint is not None:
+            row.current_leader = LeaderIdAndEpoch(hint.leader_id, hint.leader_epoch)
+            if hint.endpoint is not None:
+                endpoints[hint.leader_id] = NodeEndpoint(*hint.endpoint)
+        elif code in HINTED:
+            row.current_leader = LeaderIdAndEpoch(-1, -1)
+        topics.setdefault(topic_id, []).append(row)
+    return ShareAcknowledgeResponse(
+        acquisition_lock_timeout_ms=lock_ms,
+        responses=[ShareAcknowledgeTopicResponse(topic_id, rows) for topic_id, rows in topics.items()],
+        node_endpoints=list(endpoints.values()),
+    )

@@ -1,0 +1,276 @@
+"""The share partitions of the topic partitions that this broker leads.
+
+A share partition is loaded when the first member of its group fetches the topic partition here. Its memory is
+dropped when the topic partition closes, when a newer leader or a reset of the group's offsets fences it, and
+when the group has no session at this broker any more. Locks do not expire while the broker may not answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
+from uuid import UUID
+
+from ponor_kafka.errors import ErrorCode
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+
+from ponor_broker.coordination.share_persister import SharePartitionKey, SharePersister, ShareState
+from ponor_broker.coordination.timers import TimerQueue
+from ponor_broker.partitions.identity import PartitionKey
+from ponor_broker.partitions.partition import Partition
+from ponor_broker.serving import Serving
+from ponor_broker.share_partitions.led_partition import (
+    FENCED,
+    PARTITION_BYTES,
+    RUN_BYTES,
+    LedSharePartition,
+)
+from ponor_broker.share_partitions.settings import GroupRules, ResetPoint, ShareRules, ShareSettings
+from ponor_broker.share_partitions.share_partition import SharePartition, ShareStateCorruptError
+
+_LOG = logging.getLogger(__name__)
+RETRY_S: Final = 1.0
+"""Pause before the state is read again after an error. Meanwhile, members get no records."""
+
+_K = TypeVar("_K")
+FindTime: TypeAlias = Callable[[Partition, int], Awaitable[int | None]]
+"""Returns the offset of the first record with at least this timestamp; None if there is none.
+
+Raises:
+    Exception: the log cannot be read now.
+"""
+
+
+class LedSharePartitions:
+    """Loads, writes and drops share partitions. Call `close` before partitions close."""
+
+    def __init__(
+        self,
+        persister: SharePersister,
+        settings: ShareSettings,
+        rules: ShareRules,
+        find_time: FindTime,
+        serving: Serving,
+        runtime: Runtime,
+    ) -> None:
+        self._persister = persister
+        self._rules = rules
+        self._find_time = find_time
+        self._clock = runtime.clock
+        self._memory_bytes_max = settings.share_memory_bytes_max
+        self._memory_bytes = 0
+        self._tasks = BackgroundTasks(runtime.fail_stop, tasks_max=1_000_000)
+        self._timers = TimerQueue(runtime.clock, self._tasks)
+        self._by_key: dict[SharePartitionKey, LedSharePartition] = {}
+        self._by_partition: dict[PartitionKey, dict[SharePartitionKey, LedSharePartition]] = {}
+        self._by_group: dict[str, dict[SharePartitionKey, LedSharePartition]] = {}
+        telemetry = runtime.telemetry
+        telemetry.gauge("ponor_share_partitions", lambda: len(self._by_key))
+        telemetry.gauge("ponor_share_memory_bytes", lambda: self._memory_bytes)
+        self._expired = telemetry.counter("ponor_share_locks_expired_total")
+        serving.listeners.append(self._permission_changed)
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    @property
+    def now_ms(self) -> int:
+        """The time for locks. It stands still while the broker may not answer."""
+        return self._timers.now_ms
+
+    def _permission_changed(self, withdrawn: bool) -> None:
+        if withdrawn:
+            self._timers.pause_all()
+        else:
+            self._timers.resume_all()
+
+    # Look-ups
+
+    def find(self, group_id: str, topic_id: bytes, index: int) -> LedSharePartition | None:
+        """Return a share partition whose memory is here and whose state was read."""
+        share = self._by_key.get(SharePartitionKey(group_id, UUID(bytes=topic_id), index))
+        return share if share is not None and share.state is not None else None
+
+    def open(self, group_id: str, partition: Partition) -> LedSharePartition | None:
+        """Return the share partition of an open topic partition, maybe before its state was read; None if
+        there is no memory for another one.
+        """
+        topic_id, index = partition.identity.key
+        key = SharePartitionKey(group_id, UUID(bytes=topic_id), index)
+        share = self._by_key.get(key)
+        if share is not None and share.partition is not partition:
+            self._drop(share)  # the topic partition was opened again, at a later epoch
+            share = None
+        if share is None:
+            if self._memory_bytes + PARTITION_BYTES > self._memory_bytes_max or self._tasks.is_closed:
+                return None
+            share = self._by_key[key] = LedSharePartition(key, partition)
+            self._by_partition.setdefault(partition.identity.key, {})[key] = share
+            self._by_group.setdefault(group_id, {})[key] = share
+            self._memory_bytes += share.size_bytes
+            self._tasks.spawn(self._load(share), f"load share partition {key}")
+        share.is_unused = False
+        return share
+
+    # Load
+
+    async def _load(self, share: LedSharePartition) -> None:
+        is_reported = False
+        while True:
+            outcome = await self._read(share)
+            if share.is_closed:
+                return
+            if isinstance(outcome, SharePartition):
+                share.state = outcome
+                self.changed(share)
+                share.wake()
+                return
+            if outcome in FENCED:
+                self._drop(share)
+                return
+            if not is_reported:
+                is_reported = True
+                _LOG.warning("share partition %s is not available, retrying: %s", share.key, outcome.name)
+            await self._clock.sleep(RETRY_S)
+
+    async def _read(self, share: LedSharePartition) -> SharePartition | ErrorCode:
+        """Return the restored state, whose start is known and durable."""
+        partition = share.partition
+        read = await self._persister.read(share.key, partition.leader_epoch)
+        if not isinstance(read, ShareState):
+            return read
+        share.state_epoch = read.state_epoch
+        if read.start_offset < 0:
+            try:
+                start_offset = await self._reset_offset(partition, self._rules.of(share.key.group_id))
+            except Exception as error:  # noqa: BLE001 - any error of the storage: the load is repeated
+                _LOG.warning("share partition %s: its start is not known yet: %s", share.key, error)
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            # Durable before the first delivery: a later leader must not begin at a later offset.
+            code = await self._persister.write(
+                share.key,
+                state_epoch=read.state_epoch,
+                leader_epoch=partition.leader_epoch,
+                start_offset=start_offset,
+                delivery_complete_count=0,
+                batches=(),
+            )
+            if code is not ErrorCode.NONE:
+                return code
+            read = ShareState(read.state_epoch, start_offset)
+        try:
+            return SharePartition(read)
+        except ShareStateCorruptError as error:
+            _LOG.error("the state of share partition %s is damaged: %s", share.key, error)
+            return ErrorCode.CORRUPT_MESSAGE
+
+    async def _reset_offset(self, partition: Partition, rules: GroupRules) -> int:
+        if rules.reset is ResetPoint.EARLIEST:
+            return partition.log_start_offset
+        if rules.reset is ResetPoint.BY_DURATION:
+            found = await self._find_time(partition, self._clock.wall_ms() - rules.reset_ms)
+            if found is not None:
+                return found
+        return partition.high_watermark
+
+    # Changes
+
+    def changed(self, share: LedSharePartition) -> None:
+        """Write what changed, set the timer of the locks and count the memory; call it after each use."""
+        state = share.state
+        if state is None or share.is_closed:
+            return
+        size_bytes = PARTITION_BYTES + RUN_BYTES * len(state.runs)
+        self._memory_bytes += size_bytes - share.size_bytes
+        share.size_bytes = size_bytes
+        if state.needs_write and not share.is_writing:
+            share.is_writing = True
+            self._tasks.spawn(self._write(share), f"write share partition {share.key}")
+
+    def locked(self, share: LedSharePartition, lock_ends_ms: int) -> None:
+        """Make sure that the timer fires when a new lock ends."""
+        if share.timer_ends_ms is None or lock_ends_ms < share.timer_ends_ms:
+            share.timer_ends_ms = lock_ends_ms
+            self._timers.set(share, max(lock_ends_ms - self.now_ms, 0), partial(self._expire, share))
+
+    def _expire(self, share: LedSharePartition) -> None:
+        share.timer_ends_ms = None
+        state = share.state
+        if state is None or share.is_closed:
+            return
+        rules = self._rules.of(share.key.group_id)
+        expired = state.expire(self.now_ms, rules.delivery.deliveries_max)
+        next_ms = state.next_expiry_ms
+        if next_ms is not None:
+            self.locked(share, next_ms)
+        if expired:
+            self._expired.add(expired)
+            self.changed(share)
+            share.wake()
+
+    async def _write(self, share: LedSharePartition) -> None:
+        is_current = await share.write_all(self._persister)
+        share.is_writing = False
+        if not is_current:
+            self._drop(share)
+            return
+        assert share.state is not None
+        next_ms = share.state.next_expiry_ms
+        if next_ms is not None and not share.is_closed:
+            # After a failed write, the lock may have ended during the write.
+            self.locked(share, next_ms)
+        self.changed(share)
+        if share.is_unused:
+            self._drop(share)
+
+    # End
+
+    def release(self, group_id: str, member_id: str, keys: list[PartitionKey], *, is_last: bool) -> None:
+        """Release the records of a member whose session ended. `is_last`: the group has no session at this
+        broker any more, so its memory is dropped when everything is written. An administrator may reset the
+        offsets of a group without members; the next member must see the new ones.
+        """
+        rules = self._rules.of(group_id)
+        for topic_id, index in keys:
+            share = self._by_key.get(SharePartitionKey(group_id, UUID(bytes=topic_id), index))
+            if share is not None:
+                share.release(member_id, rules)
+                self.changed(share)
+        if is_last:
+            for share in list(self._by_group.get(group_id, {}).values()):
+                share.is_unused = True
+                if not share.is_writing:
+                    self._drop(share)
+
+    def partition_removed(self, partition: Partition) -> None:
+        """Drop the share partitions of a topic partition that closes or was moved."""
+        for share in list(self._by_partition.get(partition.identity.key, {}).values()):
+            if share.partition is partition:
+                self._drop(share)
+
+    def _drop(self, share: LedSharePartition) -> None:
+        if share.is_closed:
+            return
+        del self._by_key[share.key]
+        _remove(self._by_partition, share.partition.identity.key, share.key)
+        _remove(self._by_group, share.key.group_id, share.key)
+        self._memory_bytes -= share.size_bytes
+        self._timers.cancel(share)
+        share.close()
+
+    async def close(self) -> None:
+        """Drop everything and stop."""
+        for share in list(self._by_key.values()):
+            self._drop(share)
+        await self._tasks.close()
+
+
+def _remove(
+    index: dict[_K, dict[SharePartitionKey, LedSharePartition]], row: _K, key: SharePartitionKey
+) -> None:
+    del index[row][key]
+    if not index[row]:
+        del index[row]
