@@ -39,7 +39,7 @@ from ponor_broker.handlers.configs.config_resources import list_config_resources
 from ponor_broker.handlers.configs.describe_configs import DescribeConfigsHandler
 from ponor_broker.handlers.fetch.cold_reads import ColdReads
 from ponor_broker.handlers.fetch.fetch import FetchHandler
-from ponor_broker.handlers.fetch.fetch_parking import FetchParking
+from ponor_broker.handlers.fetch.fetch_parking import FetchParking, ReadBounds
 from ponor_broker.handlers.fetch.fetch_session_cache import FetchSessionCache
 from ponor_broker.handlers.groups.find_coordinator import FindCoordinatorHandler
 from ponor_broker.handlers.groups.groups import group_handlers
@@ -133,8 +133,7 @@ class BrokerServices:
             staleness_ms=lambda: subscription.staleness_ms,
             silence_ms=lambda: session.silence_ms,
         )
-        self.topics = Topics(lambda: subscription.image)
-        deadline_ms = settings.controller_timeout_ms
+        self.topics, deadline_ms = Topics(lambda: subscription.image), settings.controller_timeout_ms
         self._announcements = Announcements(self.topics)
         self.admin = TopicAdmin(
             session, subscription, self.topics, self._announcements, deadline_ms=deadline_ms
@@ -159,9 +158,10 @@ class BrokerServices:
         )
         self.peers = self._peer_connections(connect_peer)
         self.transactions = self._transaction_services()
+        self._bounds = self._read_bounds(backlog)
         self.shares = self._share_services(connect_peer)
         self._metadata = self._metadata_handler()
-        self.dispatcher = self._dispatcher(backlog)
+        self.dispatcher = self._dispatcher()
         self._stable_offset_lag = StableOffsetLag(self.partitions.all, runtime.clock, runtime.telemetry)
         runtime.telemetry.gauge("ponor_partitions_open", lambda: len(self.partitions))
         export_limits(runtime.telemetry, settings)
@@ -190,9 +190,22 @@ class BrokerServices:
             write_markers=self.markers.write_txn_markers,
         )
 
+    def _read_bounds(self, backlog: AnswerBacklog) -> ReadBounds:
+        settings, runtime = self._settings, self._runtime
+        return ReadBounds(
+            ColdReads(settings, clock=runtime.clock, telemetry=runtime.telemetry),
+            FetchParking(settings.parked_fetches_max, runtime.telemetry),
+            backlog,
+        )
+
     def _share_services(self, connect_peer: ConnectPeer) -> ShareServices:
         return ShareServices(
-            self._coordinator_ports(), self._settings, topics=self.topics, connect_peer=connect_peer
+            self._coordinator_ports(),
+            self._settings,
+            topics=self.topics,
+            connect_peer=connect_peer,
+            partitions=self.partitions,
+            bounds=self._bounds,
         )
 
     def _metadata_handler(self) -> MetadataHandler:
@@ -301,7 +314,7 @@ class BrokerServices:
             interval_ms=settings.cleaner_interval_ms,
         )
 
-    def _dispatcher(self, backlog: AnswerBacklog) -> Dispatcher:
+    def _dispatcher(self) -> Dispatcher:
         settings, clock = self._settings, self._runtime.clock
         validator = BatchValidator(decompressed_batch_bytes_max=settings.decompressed_batch_bytes_max)
         return Dispatcher(
@@ -314,7 +327,7 @@ class BrokerServices:
                     clock,
                     self._runtime.telemetry,
                 ),
-                ApiKey.FETCH: self._fetch_handler(backlog),
+                ApiKey.FETCH: self._fetch_handler(),
                 ApiKey.METADATA: self._metadata,
             },
             plain=PlainProduceHandler(
@@ -325,19 +338,19 @@ class BrokerServices:
             telemetry=self._runtime.telemetry,
         )
 
-    def _fetch_handler(self, backlog: AnswerBacklog) -> FetchHandler:
+    def _fetch_handler(self) -> FetchHandler:
         settings, runtime = self._settings, self._runtime
         return FetchHandler(
             self.partitions,
-            backlog,
-            ColdReads(settings, clock=runtime.clock, telemetry=runtime.telemetry),
+            self._bounds.backlog,
+            self._bounds.cold_reads,
             FetchSessionCache(
                 settings,
                 clock=runtime.clock,
                 randomness=runtime.randomness,
                 telemetry=runtime.telemetry,
             ),
-            FetchParking(settings.parked_fetches_max, runtime.telemetry),
+            self._bounds.parking,
             self.serving,
             settings,
         )

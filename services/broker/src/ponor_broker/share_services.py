@@ -1,13 +1,17 @@
-"""Composition of a broker's share groups: durable state and its persister."""
+"""Composition of a broker's share groups: durable state, its persister, and the delivery of records."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
 from ponor_broker.coordination.shards import BrokerPorts
 from ponor_broker.coordination.share_persister import SharePersister
+from ponor_broker.handlers.fetch.fetch_parking import ReadBounds
+from ponor_broker.handlers.share.share import ShareDelivery
 from ponor_broker.handlers.share_state.share_state import ShareStateHandlers
+from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.peers.connection_pool import PeerConnections
 from ponor_broker.peers.tcp_connection import ConnectPeer
@@ -21,7 +25,14 @@ class ShareServices:
     """Call `start` before partitions open. Call `close` before partitions close."""
 
     def __init__(
-        self, ports: BrokerPorts, settings: BrokerSettings, *, topics: Topics, connect_peer: ConnectPeer
+        self,
+        ports: BrokerPorts,
+        settings: BrokerSettings,
+        *,
+        topics: Topics,
+        connect_peer: ConnectPeer,
+        partitions: PartitionManager,
+        bounds: ReadBounds,
     ) -> None:
         self.coordinator: Final = ShareCoordinator(ports, settings=settings.share_state)
         self._state_handlers = ShareStateHandlers(self.coordinator, ports.runtime.clock)
@@ -41,10 +52,13 @@ class ShareServices:
             create_topic=self.coordinator.shards.create_topic,
         )
         self.persister: SharePersister = self._persister
+        self.delivery: Final = ShareDelivery(
+            self.persister, partitions, bounds, ports.serving, ports.runtime, settings, _no_group_configs
+        )
 
     def handlers(self) -> list[ApiHandler]:
-        """Return the APIs of the share coordinator."""
-        return self._state_handlers.handlers()
+        """Return the APIs of the share coordinator and of members that fetch."""
+        return [*self._state_handlers.handlers(), *self.delivery.handlers()]
 
     def start(self) -> None:
         """Start the coordinator and the persister."""
@@ -53,6 +67,7 @@ class ShareServices:
 
     async def close(self) -> None:
         """Answer waiting requests and stop."""
+        await self.delivery.close()
         await self._persister.close()
         await self.coordinator.close()
 
@@ -60,6 +75,11 @@ class ShareServices:
         """Note that topics, partitions or brokers changed."""
         self.coordinator.shards.image_changed()
         self._persister.image_changed()
+
+
+def _no_group_configs(_: str) -> Mapping[str, str]:
+    """Return the dynamic configs of a group. The metadata has none yet, so the defaults are in force."""
+    return {}
 
 
 def _client_id(node_id: int, pool: int, number: int) -> str:

@@ -14,6 +14,14 @@ from ponor_kafka.codec import decode_response, encode, request_class
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.headers import decode_response_header, encode_request_header
 from ponor_kafka.message import Message, Struct
+from ponor_kafka.messages import (
+    delete_share_group_state,
+    initialize_share_group_state,
+    read_share_group_state,
+    read_share_group_state_summary,
+    share_fetch,
+    write_share_group_state,
+)
 from ponor_kafka.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ponor_kafka.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -52,6 +60,7 @@ from ponor_kafka.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ponor_kafka.messages.share_acknowledge import ShareAcknowledgeRequest
 from ponor_kafka.messages.sync_group import SyncGroupRequest
 from ponor_kafka.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -138,6 +147,13 @@ def _refused_request(key: ApiKey, version: int) -> tuple[Message, ErrorCode]:
 
 
 def _refused_by_coordinators(key: ApiKey, version: int) -> tuple[Message, ErrorCode]:
+    if key in SHARE_STATE:
+        return _share_state_request(key), COORDINATOR
+    if key is ApiKey.SHARE_FETCH:
+        partition = share_fetch.FetchTopic(b"i" * 16, [share_fetch.FetchPartition(0)])
+        return share_fetch.ShareFetchRequest(GROUP, "m", max_records=1, topics=[partition]), LEADER
+    if key is ApiKey.SHARE_ACKNOWLEDGE:
+        return ShareAcknowledgeRequest(GROUP, "m", 1), ErrorCode.SHARE_SESSION_NOT_FOUND
     match key:
         case ApiKey.CONSUMER_GROUP_HEARTBEAT:
             joining = ConsumerGroupHeartbeatRequest(
@@ -166,7 +182,41 @@ def _refused_by_coordinators(key: ApiKey, version: int) -> tuple[Message, ErrorC
             return ListTransactionsRequest(), ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
+def _share_state_request(key: ApiKey) -> Message:
+    """A request of a leader or a group coordinator to a share coordinator."""
+    topics: dict[ApiKey, list[Any]] = {
+        ApiKey.INITIALIZE_SHARE_GROUP_STATE: [
+            initialize_share_group_state.InitializeStateData(
+                b"i" * 16, [initialize_share_group_state.PartitionData(0)]
+            )
+        ],
+        ApiKey.READ_SHARE_GROUP_STATE: [
+            read_share_group_state.ReadStateData(b"i" * 16, [read_share_group_state.PartitionData(0)])
+        ],
+        ApiKey.WRITE_SHARE_GROUP_STATE: [
+            write_share_group_state.WriteStateData(b"i" * 16, [write_share_group_state.PartitionData(0)])
+        ],
+        ApiKey.DELETE_SHARE_GROUP_STATE: [
+            delete_share_group_state.DeleteStateData(b"i" * 16, [delete_share_group_state.PartitionData(0)])
+        ],
+        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: [
+            read_share_group_state_summary.ReadStateSummaryData(
+                b"i" * 16, [read_share_group_state_summary.PartitionData(0)]
+            )
+        ],
+    }
+    return request_class(key)(GROUP, topics[key])  # type: ignore[call-arg]
+
+
+SHARE_STATE = {
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+    ApiKey.READ_SHARE_GROUP_STATE,
+    ApiKey.WRITE_SHARE_GROUP_STATE,
+    ApiKey.DELETE_SHARE_GROUP_STATE,
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+}
 REFUSED = {
+    *SHARE_STATE,
     ApiKey.ADD_PARTITIONS_TO_TXN,
     ApiKey.ADD_OFFSETS_TO_TXN,
     ApiKey.END_TXN,
@@ -193,6 +243,8 @@ REFUSED = {
     ApiKey.DELETE_GROUPS,
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
     ApiKey.CONSUMER_GROUP_DESCRIBE,
+    ApiKey.SHARE_FETCH,
+    ApiKey.SHARE_ACKNOWLEDGE,
 }
 CLOSED = {
     ApiKey.DESCRIBE_ACLS,

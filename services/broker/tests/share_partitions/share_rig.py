@@ -10,7 +10,7 @@ from uuid import UUID
 
 from ponor_broker.coordination.share_persister import SharePartitionKey
 from ponor_broker.handlers.fetch.cold_reads import ColdReads
-from ponor_broker.handlers.fetch.fetch_parking import FetchParking
+from ponor_broker.handlers.fetch.fetch_parking import FetchParking, ReadBounds
 from ponor_broker.handlers.share.share import ShareDelivery
 from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.connection import ConnectionContext
@@ -116,9 +116,11 @@ class ShareRig:
         self.delivery = ShareDelivery(
             self.persister,
             rig.partitions,
-            ColdReads(rig.settings, clock=rig.clock, telemetry=rig.telemetry),
-            FetchParking(100, rig.telemetry),
-            rig.backlog,
+            ReadBounds(
+                ColdReads(rig.settings, clock=rig.clock, telemetry=rig.telemetry),
+                FetchParking(100, rig.telemetry),
+                rig.backlog,
+            ),
             rig.permission.serving,
             runtime,
             replace(rig.settings, share=self.settings),

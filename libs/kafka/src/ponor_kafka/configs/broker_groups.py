@@ -50,7 +50,7 @@ group.share.assignment.interval.ms: int = 1000; 0..; cluster-wide
 group.share.assignors: list = simple
   no effect: Assignors of share groups.
 group.share.delivery.count.limit: int = 5; 2..10
-  no effect: Maximum number of deliveries of a record to a share group.
+  in force: Maximum number of deliveries of a record to a share group.
 group.share.heartbeat.interval.ms: int = 5000; 1..
   in force: How often members of share groups send heartbeats.
 group.share.max.assignment.interval.ms: int = 15000; 0..
@@ -66,7 +66,7 @@ group.share.max.record.lock.duration.ms: int = 60000; 30000..3600000
 group.share.max.session.timeout.ms: int = 60000; 1..
   no effect: Upper bound of the session timeout a share group may choose.
 group.share.max.share.sessions: int = 2000; 1..
-  no effect: Share sessions on one broker.
+  in force: Share sessions on one broker.
 group.share.max.size: int = 200; 1..1000
   in force: Members of one share group.
 group.share.min.assignment.interval.ms: int = 0; 0..
@@ -82,9 +82,9 @@ group.share.min.record.lock.duration.ms: int = 15000; 1000..30000
 group.share.min.session.timeout.ms: int = 45000; 1..
   no effect: Lower bound of the session timeout a share group may choose.
 group.share.partition.max.record.locks: int = 2000; 100..10000
-  no effect: Records of a partition that a share group may hold locked.
+  in force: Records of a partition that a share group may hold locked.
 group.share.record.lock.duration.ms: int = 30000; 1000..3600000
-  no effect: How long a member of a share group locks a record before another member may get it.
+  in force: How long a member of a share group locks a record before another member may get it.
 group.share.session.timeout.ms: int = 45000; 1..
   in force: Silence after which a member of a share group is removed.
 group.streams.assignment.interval.ms: int = 1000; 0..; cluster-wide

@@ -7,10 +7,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ponor_runtime.telemetry import Telemetry
 
+from ponor_broker.handlers.fetch.cold_reads import ColdReads
 from ponor_broker.handlers.fetch.fetch_session import News
 from ponor_broker.handlers.fetch.partition_fetch import PartitionFetch
 from ponor_broker.partitions.errors import PartitionInTransitError
@@ -18,6 +19,7 @@ from ponor_broker.partitions.handoff.transit_parking import ParkedRequest, Trans
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.watchers import ENOUGH_BYTES
 from ponor_broker.requests.connection import Response
+from ponor_broker.requests.request_flow import AnswerBacklog
 
 
 class TransitWait:
@@ -140,6 +142,14 @@ class FetchParking:
         stop_listening = listen(news)
         answer.add_done_callback(ended)
         return answer
+
+
+class ReadBounds(NamedTuple):
+    """The bounds that Fetch and ShareFetch have in common: reads of old data, waiting requests, answers."""
+
+    cold_reads: ColdReads
+    parking: FetchParking
+    backlog: AnswerBacklog
 
 
 def listen_to(parts: list[PartitionFetch], news: News) -> Callable[[], None]:

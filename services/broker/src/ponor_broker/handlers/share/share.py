@@ -6,8 +6,7 @@ from ponor_kafka.api import ApiKey
 from ponor_runtime.runtime import Runtime
 
 from ponor_broker.coordination.share_persister import SharePersister
-from ponor_broker.handlers.fetch.cold_reads import ColdReads
-from ponor_broker.handlers.fetch.fetch_parking import FetchParking
+from ponor_broker.handlers.fetch.fetch_parking import ReadBounds
 from ponor_broker.handlers.offsets.offset_lookup import first_at_or_after
 from ponor_broker.handlers.share.acknowledging import Acknowledging
 from ponor_broker.handlers.share.share_acknowledge import ShareAcknowledgeHandler
@@ -16,7 +15,6 @@ from ponor_broker.handlers.share.share_reading import ShareReader
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.requests.api_handler import ApiHandler, WhenFenced
-from ponor_broker.requests.request_flow import AnswerBacklog
 from ponor_broker.serving import Serving
 from ponor_broker.settings import BrokerSettings
 from ponor_broker.share_partitions.led_partitions import LedSharePartitions
@@ -31,9 +29,7 @@ class ShareDelivery:
         self,
         persister: SharePersister,
         partitions: PartitionManager,
-        cold_reads: ColdReads,
-        parking: FetchParking,
-        backlog: AnswerBacklog,
+        bounds: ReadBounds,
         serving: Serving,
         runtime: Runtime,
         settings: BrokerSettings,
@@ -47,7 +43,7 @@ class ShareDelivery:
             settings.share.group_share_sessions_max, telemetry, on_ended=self._session_ended
         )
         acknowledging = Acknowledging(partitions, self.partitions, telemetry)
-        reader = ShareReader(partitions, self.partitions, cold_reads, parking, backlog, telemetry)
+        reader = ShareReader(partitions, self.partitions, bounds, telemetry)
         self.fetch = ShareFetchHandler(
             self.sessions, acknowledging, reader, rules, wait_ms_max=settings.fetch_wait_ms_max
         )

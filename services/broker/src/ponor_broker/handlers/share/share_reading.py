@@ -20,8 +20,7 @@ from ponor_runtime.disk import Buffer
 from ponor_runtime.telemetry import Telemetry
 from ponor_runtime.turns import turn
 
-from ponor_broker.handlers.fetch.cold_reads import ColdReads
-from ponor_broker.handlers.fetch.fetch_parking import FetchParking, TransitWait
+from ponor_broker.handlers.fetch.fetch_parking import ReadBounds, TransitWait
 from ponor_broker.handlers.fetch.fetch_reading import FetchPass, FetchReader
 from ponor_broker.handlers.fetch.fetch_session import News
 from ponor_broker.handlers.fetch.partition_fetch import READ_COMMITTED, READ_UNCOMMITTED, PartitionFetch
@@ -29,7 +28,6 @@ from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.partition import ANY_EPOCH, Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
-from ponor_broker.requests.request_flow import AnswerBacklog
 from ponor_broker.share_partitions.fetched_batches import FetchedBatch, fetched_batches
 from ponor_broker.share_partitions.led_partition import LedSharePartition
 from ponor_broker.share_partitions.led_partitions import LedSharePartitions
@@ -93,17 +91,13 @@ class ShareReader:
         self,
         partitions: PartitionManager,
         shares: LedSharePartitions,
-        cold_reads: ColdReads,
-        parking: FetchParking,
-        backlog: AnswerBacklog,
+        bounds: ReadBounds,
         telemetry: Telemetry,
     ) -> None:
         self._partitions = partitions
         self._reader = FetchReader(partitions)
         self._shares = shares
-        self._cold_reads = cold_reads
-        self._parking = parking
-        self._backlog = backlog
+        self._cold_reads, self._parking, self._backlog = bounds
         self._acquired = telemetry.counter("ponor_share_records_acquired_total")
 
     async def read(self, session: ShareSession, wanted: Wanted, rules: GroupRules) -> Delivery:
