@@ -74,6 +74,9 @@ REMARKS: Final[Mapping[str, str]] = {
     " epoch; invalid state batches are refused",
     "DELETE_SHARE_GROUP_STATE": "for group coordinators",
     "READ_SHARE_GROUP_STATE_SUMMARY": "for group coordinators",
+    "SHARE_GROUP_HEARTBEAT": "assignor `simple`; groups have no configs of their own, so"
+    " `share.auto.offset.reset` is `latest`",
+    "ALTER_SHARE_GROUP_OFFSETS": "raises the group epoch, which Kafka does not",
     "GET_TELEMETRY_SUBSCRIPTIONS": "Kafka advertises it only with a metrics receiver",
     "PUSH_TELEMETRY": "Kafka advertises it only with a metrics receiver",
 }

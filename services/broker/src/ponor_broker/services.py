@@ -42,10 +42,11 @@ from ponor_broker.handlers.fetch.fetch import FetchHandler
 from ponor_broker.handlers.fetch.fetch_parking import FetchParking, ReadBounds
 from ponor_broker.handlers.fetch.fetch_session_cache import FetchSessionCache
 from ponor_broker.handlers.groups.find_coordinator import FindCoordinatorHandler
-from ponor_broker.handlers.groups.groups import group_handlers
+from ponor_broker.handlers.groups.groups import group_handlers, share_group_handlers
 from ponor_broker.handlers.metadata.describe_topic_partitions import describe_topic_partitions
 from ponor_broker.handlers.metadata.metadata import MetadataHandler
 from ponor_broker.handlers.offsets.delete_records import delete_records
+from ponor_broker.handlers.offsets.end_offsets import EndOffsetFinder
 from ponor_broker.handlers.offsets.list_offsets import ListOffsetsHandler
 from ponor_broker.handlers.offsets.offset_for_leader_epoch import offsets_for_leader_epochs
 from ponor_broker.handlers.produce.describe_producers import DescribeProducersHandler
@@ -147,19 +148,11 @@ class BrokerServices:
         self._producer_ids = ProducerIds(
             session, per_block=settings.producer_ids_per_block, deadline_ms=deadline_ms
         )
-        self.coordinator = GroupCoordinator(
-            self.partitions.registry,
-            self.admin,
-            self.topics,
-            self.serving,
-            node_id=node_id,
-            runtime=runtime,
-            settings=settings.groups,
-        )
-        self.peers = self._peer_connections(connect_peer)
-        self.transactions = self._transaction_services()
         self._bounds = self._read_bounds(backlog)
         self.shares = self._share_services(connect_peer)
+        self.coordinator = self._group_coordinator()
+        self.peers = self._peer_connections(connect_peer)
+        self.transactions = self._transaction_services()
         self._metadata = self._metadata_handler()
         self.dispatcher = self._dispatcher()
         self._stable_offset_lag = StableOffsetLag(self.partitions.all, runtime.clock, runtime.telemetry)
@@ -177,6 +170,18 @@ class BrokerServices:
     def _coordinator_ports(self) -> BrokerPorts:
         registry = self.partitions.registry
         return BrokerPorts(registry, self.admin, self.topics, self.serving, self._node_id, self._runtime)
+
+    def _group_coordinator(self) -> GroupCoordinator:
+        return GroupCoordinator(
+            self.partitions.registry,
+            self.admin,
+            self.topics,
+            self.serving,
+            node_id=self._node_id,
+            runtime=self._runtime,
+            settings=self._settings.groups,
+            persister=self.shares.persister,
+        )
 
     def _transaction_services(self) -> TransactionServices:
         return TransactionServices(
@@ -374,6 +379,7 @@ class BrokerServices:
         coordinators = FindCoordinatorHandler(
             self.coordinator.shards, self.transactions.coordinator.shards, self.shares.coordinator.shards
         )
+        ends = EndOffsetFinder(self.peers, topics, offsets, node_id=node_id)
         epochs = partial(offsets_for_leader_epochs, partitions)
         refuses = WhenFenced.REFUSES
         return [
@@ -404,6 +410,7 @@ class BrokerServices:
             ApiHandler(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, partial(describe_topic_partitions, topics)),
             ApiHandler(ApiKey.FIND_COORDINATOR, 0, 6, coordinators.handle, refuses),
             *group_handlers(self.coordinator, topics, self._runtime.clock, self.transactions.verifier),
+            *share_group_handlers(self.coordinator, self.shares.persister, topics, ends),
             *self.transactions.handlers(),
             *self.shares.handlers(),
         ]
