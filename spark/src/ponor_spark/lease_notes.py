@@ -34,7 +34,7 @@ class NotedLease:
 
 
 class LeaseNotes:
-    """The notes directory; None: no keeper runs here."""
+    """The notes directory; None if no lease keeper runs on this machine."""
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory

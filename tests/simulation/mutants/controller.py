@@ -45,7 +45,7 @@ from ponor_runtime.durable_file import read_whole
 from ponor_runtime.identity import NodeId
 from ponor_runtime.network import Connection, Network
 from ponor_runtime.observer_clock import ObserverClock
-from ponor_simulation.disk import RottenBit, SimDisk
+from ponor_simulation.disk import FlippedBit, SimDisk
 from ponor_simulation.network import SimNetwork
 
 from tests.simulation.mutants.mutant import Catch, Mutant, Patch, Patches, Suite, method, used_in
@@ -273,7 +273,7 @@ async def read_without_digest(self: SnapshotFiles, index: int) -> Snapshot:
     return Snapshot(header, data[header_bytes(header.membership) :])
 
 
-def rot_of_snapshot(self: SimDisk, lot: int) -> RottenBit | None:
+def rot_of_snapshot(self: SimDisk, lot: int) -> FlippedBit | None:
     """`SimDisk.rot`: tries lots until one names a bit of the newest snapshot; flips the other bits back."""
     snapshots = [
         str(directory / name)

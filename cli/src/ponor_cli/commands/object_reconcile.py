@@ -14,7 +14,7 @@ import typer
 from ponor_gc.app import build_rounds
 from ponor_gc.deletion_pace import DeletionPace
 from ponor_gc.reconcile_report import ReconcileReport
-from ponor_gc.rounds import NOT_NOW
+from ponor_gc.rounds import RETRIED_ERRORS
 from ponor_gc.settings import GcSettings
 from ponor_gc.verdicts import Verdict
 from ponor_metadata.client.image_reading import followed_image
@@ -82,7 +82,7 @@ async def one_round(cluster: ClusterAddress, settings: GcSettings) -> ReconcileR
             return await _round(runtime, cluster, settings)
     except ValueError as error:
         raise CommandError(str(error)) from error
-    except NOT_NOW as error:
+    except RETRIED_ERRORS as error:
         where = f"object store {cluster.object_store}: " if isinstance(error, ObjectStoreError) else ""
         raise CommandError(
             f"{where}{error}; run the command again; the objects deleted so far stay deleted"

@@ -250,8 +250,7 @@ class RaftNode:
             self._forwarded.add(context)
 
     def transfer(self, to: ReplicaId) -> None:
-        """Transfer leadership to another voter. Refuse proposals in the meantime, for at most
-        `transfer_ticks`.
+        """Transfer leadership to another voter. Refuse proposals until then, at most for `transfer_ticks`.
 
         Raises:
             NotLeaderError: this replica does not lead.

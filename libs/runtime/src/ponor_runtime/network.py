@@ -39,8 +39,8 @@ class Connection(Protocol):
 
         Otherwise return False without sending it: use `send`.
 
-        For a single latency-sensitive frame. Collect frames that arrive in the meantime and send them
-        together.
+        Use this for a single latency-sensitive frame. If it returns False, collect further frames and send
+        them together.
         """
         ...
 
@@ -78,8 +78,8 @@ class Network(Protocol):
     """Factory of connections and listeners."""
 
     async def connect(self, address: str, method: str) -> Connection:
-        """Open a connection to HOST:PORT. It may return before the peer is reached. If the peer cannot be
-        reached then, `receive` raises.
+        """Open a connection to HOST:PORT. The call may return before the peer is reached. If the peer turns
+        out to be unreachable, `receive` raises.
 
         Raises:
             ConnectionClosedError: the peer cannot be reached.

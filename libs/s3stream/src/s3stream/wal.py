@@ -124,7 +124,7 @@ class WriteAheadLog(Protocol):
         ...
 
     async def close(self, *, unneeded: bool = False) -> None:
-        """Finish pending writes and leave a clean end.
+        """Finish pending writes and close the log cleanly.
 
         Args:
             unneeded: everything is uploaded and all streams are closed, so the log will not be read again.

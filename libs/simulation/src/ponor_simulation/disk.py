@@ -31,7 +31,7 @@ class AfterCrashError(GeneratorExit):
     """
 
 
-class RottenBit(NamedTuple):
+class FlippedBit(NamedTuple):
     """The place of a flipped bit; `position` in bytes."""
 
     path: str
@@ -198,7 +198,7 @@ class SimDisk:
             if position < len(content):
                 content[position] ^= 1 << bit
 
-    def rot(self, lot: int) -> RottenBit | None:
+    def rot(self, lot: int) -> FlippedBit | None:
         """Flip one stored bit and return its place; None if all bytes of all files are zero.
 
         Every file is equally likely, and within a file every nonzero byte. Most bytes of a fresh segment are
@@ -217,7 +217,7 @@ class SimDisk:
             return None
         path, content = files[lot % len(files)]
         written = [position for position, byte in enumerate(content) if byte]
-        place = RottenBit(str(path), written[lot // len(files) % len(written)], lot % 8)
+        place = FlippedBit(str(path), written[lot // len(files) % len(written)], lot % 8)
         self.flip_bit(path, place.position, place.bit)
         return place
 

@@ -31,7 +31,7 @@ from ponor_metadata.nouns.nodes import WalKind
 from ponor_runtime.clock import Clock
 
 LOG: Final = logging.getLogger("ponor.broker")
-LOOKS: Final = 20
+CHECKS_PER_BOUND: Final = 20
 """Checks per `after_ms`: waiting requests are refused at most a twentieth of the bound late."""
 AUTOMATIC: Final = -1
 NS_PER_MS: Final = 1_000_000
@@ -84,7 +84,7 @@ class Serving:
         """Check periodically, so that waiting requests are refused in time. Returns if there is no bound."""
         while self._after_ms:
             self.check()
-            await self._clock.sleep(self._after_ms / LOOKS / 1000)
+            await self._clock.sleep(self._after_ms / CHECKS_PER_BOUND / 1000)
 
     def _look(self) -> None:
         now_ns = self._clock.monotonic_ns()

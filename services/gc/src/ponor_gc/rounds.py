@@ -29,7 +29,7 @@ RETRY_MS: Final = 600_000
 JITTER: Final = 0.2
 """Random share by which each interval varies, so that collectors that started together do not stay in step.
 """
-NOT_NOW: Final = (ObjectStoreError, MetadataLagError, HistoryReplacedError, OperationError)
+RETRIED_ERRORS: Final = (ObjectStoreError, MetadataLagError, HistoryReplacedError, OperationError)
 
 
 class Rounds:
@@ -68,7 +68,7 @@ class Rounds:
             await clock.sleep(pause_ms / 1000)
             try:
                 await self.go()
-            except NOT_NOW as error:
+            except RETRIED_ERRORS as error:
                 self._failed.add()
                 LOG.warning("reconciliation failed and will be retried: %s", error)
                 pause_ms = min(interval_ms, RETRY_MS)

@@ -28,7 +28,7 @@ from ponor_runtime.identity import ClusterOrdinal, NodeId, compose_node_id
 from ponor_runtime.object_store import MultipartStore, ObjectStore
 from ponor_runtime.ready_file import ServiceAddresses
 from ponor_runtime.runtime import Runtime
-from ponor_simulation.disk import RottenBit
+from ponor_simulation.disk import FlippedBit
 from ponor_simulation.multipart_store import SimMultipartStore
 from ponor_simulation.object_store import SimObjectStore
 from ponor_simulation.process import SimProcess
@@ -78,7 +78,7 @@ class SimCluster:
         processes: by name. A collector that shares the broker's machine has no entry.
         serving: services that called `ready` in their current life.
         coverage: counters of all ended lives.
-        rotten: the flipped bit of each damaged disk.
+        flipped_bits: the flipped bit of each damaged disk.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class SimCluster:
         self._settings = settings
         self.coverage = Coverage()
         self.watch = ClusterWatch(Checks(self.coverage.checks))
-        self.rotten: dict[str, RottenBit] = {}
+        self.flipped_bits: dict[str, FlippedBit] = {}
         self.store: SimObjectStore | None = None if store_in_directory else simulation.object_store()
         self.controllers = controller_names(controllers)
         self.addresses = tuple(f"{name}:{SERVICE_PORT}" for name in self.controllers)

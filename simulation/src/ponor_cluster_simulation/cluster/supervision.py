@@ -93,9 +93,9 @@ class Supervisor:
         if isinstance(failure, FENCED) and self._cluster.lost_rights(process.name):
             self._cluster.coverage.states["brokers that stopped because they were fenced"] += 1
             return True
-        if process.name in self._cluster.rotten and isinstance(failure, REFUSALS):
+        if process.name in self._cluster.flipped_bits and isinstance(failure, REFUSALS):
             if process.name not in self.refused:
-                self._cluster.coverage.states["refusals to start on a rotten disk"] += 1
+                self._cluster.coverage.states["refusals to start on a disk with a flipped bit"] += 1
             self.refused[process.name] = None
             return True
         runtime, before = self._failures_before.get(process.name, (None, 0))

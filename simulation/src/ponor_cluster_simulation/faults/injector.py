@@ -432,7 +432,7 @@ class FaultInjector:
                 return
             place = process.disk.rot(int(fault.degree))
             if place is not None:
-                self._cluster.rotten[fault.target] = place
+                self._cluster.flipped_bits[fault.target] = place
 
         process.when_ended = flip
 

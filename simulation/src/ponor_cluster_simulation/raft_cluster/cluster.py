@@ -37,7 +37,7 @@ BACKLOG_MAX: Final = 5_000
 """Maximum number of events that wait for a paused process; later events are lost."""
 VALIDATED: Final = 0.05
 """Share of the calls after which the run validates the Raft core. A validation reads the whole log."""
-NEVER: Final = (
+UNEXPECTED_DROPS: Final = (
     "conflict with a committed entry",
     "second leader in one term",
     "commit beyond the log",
@@ -205,7 +205,7 @@ class RaftCluster:
             return
         self._note(replica, "crashes", replica.disk.writes)
         was_leader = replica.node.is_leader
-        for reason in NEVER:
+        for reason in UNEXPECTED_DROPS:
             assert not replica.node.dropped[reason], f"{replica.name} met a {reason}"
         replica.crash()
         self._paused.pop(replica.own, None)

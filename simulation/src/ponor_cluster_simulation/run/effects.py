@@ -28,7 +28,7 @@ def count_effects(world: RunWorld) -> None:
     disks = [process.disk for process in world.cluster.processes.values()]
     effects["files that lost bytes in a power loss"] += sum(disk.torn_files for disk in disks)
     effects["disk operations that failed"] += sum(disk.failed_operations for disk in disks)
-    effects["disks with a flipped bit"] += len(world.cluster.rotten)
+    effects["disks with a flipped bit"] += len(world.cluster.flipped_bits)
     if world.cluster.store is not None:
         bucket = world.cluster.store.bucket
         effects["store calls applied without an answer"] += bucket.unanswered

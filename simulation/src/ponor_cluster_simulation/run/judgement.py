@@ -366,7 +366,7 @@ async def _check_rot(world: RunWorld) -> None:
     before = cluster.watch.controllers[name].image.index
     place = process.disk.rot(random.Random(f"rot {world.plan.seed}").randrange(1 << 40))
     assert place is not None, "the disk of the controller is empty"
-    cluster.rotten[name] = place
+    cluster.flipped_bits[name] = place
     await world.wait(
         LIVENESS,
         f"{name} serves or refuses to start after the flipped bit at {place}",
@@ -375,7 +375,7 @@ async def _check_rot(world: RunWorld) -> None:
     )
     if name in world.supervisor.refused:
         return
-    cluster.coverage.states["starts on a rotten disk that lost nothing"] += 1
+    cluster.coverage.states["starts on a disk with a flipped bit, without a loss"] += 1
     image, observer = cluster.watch.controllers[name].image, world.observer
     assert observer is not None
     world.checks.require(

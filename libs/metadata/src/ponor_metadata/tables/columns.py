@@ -25,7 +25,7 @@ Writers stay far below this limit; readers refuse larger numbers.
 
 
 class ColumnCorruptError(ValueError):
-    """The bytes are not a column; the message names the violated rule."""
+    """The bytes are not a valid column; the message names the violated rule."""
 
 
 class ColumnReader:

@@ -120,9 +120,7 @@ class RaftDriver:
         self._fast_ticks_until_ns = 0
         self._led_ns = self._begin_fast_ticks()
         self._rounds: deque[tuple[int, int]] = deque(maxlen=ROUNDS_MAX)
-        """Unconfirmed rounds of this leader's heartbeats: (round, earliest time at which the round can have
-        begun).
-        """
+        """Unconfirmed rounds of this leader's heartbeats: (round, earliest possible start of the round)."""
         self._scheduled = self._delivering = self._closed = False
         self.leadership, self.leading = Leadership(node.role, node.term, node.leader), False
         self.applied_index = node.commit_index

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ERROR_CHARACTERS_MAX: Final = 500
-CANNOT: Final = "schema id {0}: {1}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +157,4 @@ def _decode_one(value: bytes | None, decoder: Decoder) -> tuple[Any, str | None]
     except PonorSparkError:
         raise
     except Exception as error:  # noqa: BLE001 - each of three libraries has its own exceptions
-        return None, CANNOT.format(schema_id, f"{type(error).__name__}: {error}")[:ERROR_CHARACTERS_MAX]
+        return None, f"schema id {schema_id}: {type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX]
