@@ -58,7 +58,7 @@ class WriteTxnMarkersHandler:
 
 
 def _rows_of(request: WriteTxnMarkersRequest) -> Steps[int]:
-    """Return the number of rows, topics and partitions. The count may stop as soon as it exceeds the bound."""
+    """Return the number of rows, topics and partitions. The count may stop when it exceeds the bound."""
     rows, step = 0, ROWS_PER_STEP
     for row in request.markers:
         rows += 1 + len(row.topics)

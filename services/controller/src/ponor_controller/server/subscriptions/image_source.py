@@ -46,7 +46,7 @@ class ImageSource:
         return 0 if cluster is None else cluster.incarnation
 
     async def at_least(self, index: int) -> EncodedImage:
-        """Return an encoding of the image at `index` or later. `index` must be committed at this controller."""
+        """Return an encoding of the image at `index` or later. `index` must be committed here."""
         async with self._encoding:
             newest = self._newest
             if newest is None or newest.index < index or newest.incarnation != self.incarnation:
