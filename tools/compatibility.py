@@ -58,7 +58,7 @@ REMARKS: Final[Mapping[str, str]] = {
     "DESCRIBE_QUORUM": "the controllers: voters, and learners as observers; brokers are not included because"
     " they only subscribe",
     "UPDATE_FEATURES": "Ponor's features (`ponor.*`); levels can only increase; `transaction.version` is"
-    " always 2, `group.version` always 1",
+    " always 2, `group.version` and `share.version` always 1",
     "UNREGISTER_BROKER": "`ponor cluster unregister` does this",
     "DESCRIBE_ACLS": "SECURITY_DISABLED, as in Kafka without an authorizer: there is no security yet",
     "CREATE_ACLS": "likewise",

@@ -1,7 +1,7 @@
 """ApiVersions: which APIs and versions a client may use (KIP-35, KIP-511, KIP-584, KIP-1242).
 
-The answer contains `transaction.version`, `group.version`, and the cluster's own features under the prefix
-`ponor.`. It omits features of Kafka whose APIs this broker lacks.
+The answer contains `transaction.version`, `group.version`, `share.version`, and the cluster's own features
+under the prefix `ponor.`. It omits features of Kafka whose APIs this broker lacks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ TRANSACTION_VERSION: Final = SupportedFeatureKey("transaction.version", 0, 2)
 """Finalized at its highest level, so that producers which support generation 2 use it (KIP-890)."""
 GROUP_VERSION: Final = SupportedFeatureKey("group.version", 0, 1)
 """Finalized at 1: clients may use consumer groups (KIP-848)."""
-KAFKA_FEATURES: Final = (GROUP_VERSION, TRANSACTION_VERSION)
+SHARE_VERSION: Final = SupportedFeatureKey("share.version", 0, 1)
+"""Finalized at 1: clients may use share groups (KIP-932)."""
+KAFKA_FEATURES: Final = (GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION)
 ZERO_LEVELS_VERSION_MIN: Final = 4
 """Older clients cannot decode a supported feature whose lowest level is 0 (KIP-1022)."""
 SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
