@@ -26,6 +26,7 @@ from ponor_kafka.internal_topics import OFFSETS_TOPIC
 from ponor_kafka.record_batch import BatchView
 from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.telemetry import Telemetry
+from ponor_runtime.turns import Turns
 
 from services.broker.tests.consumer_kit import MemoryTopics
 from services.broker.tests.groups.test_pending_offsets_model import Model
@@ -70,6 +71,7 @@ class ShardRig:
             is_gone=lambda *_: False,
             topics=MemoryTopics(),
             creator=NoCreator(),
+            turns=Turns(),
             spawn=tasks.spawn,
             failed=lambda: None,
         )

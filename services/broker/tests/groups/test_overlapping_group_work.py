@@ -10,9 +10,17 @@ from uuid import UUID
 
 import pytest
 from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest
+from ponor_broker.groups.events import MemberClaim
 from ponor_broker.groups.settings import GroupSettings
+from ponor_broker.handlers.groups.consumer_group_describe import (
+    MEMBERS_PER_STEP,
+    ConsumerGroupDescribeHandler,
+)
+from ponor_broker.requests.api_handler import RequestContext
+from ponor_broker.requests.connection import ConnectionContext
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.internal_topics import OFFSETS_TOPIC
+from ponor_kafka.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from s3stream.errors import WalFullError
 
 from services.broker.tests.classic_client import ClassicClient
@@ -210,3 +218,49 @@ async def test_a_computation_ends_when_the_group_becomes_a_classic_group(worlds:
     assert (await again).error is ErrorCode.NONE
     assert world.coordinator.consumer_group("g").contents.targets.keys() == {"m", classic.member_id}
     world.coordinator.consumer_group("g").contents.validate()
+
+
+async def test_results_of_expressions_exceed_one_batch(worlds: Any) -> None:
+    world = await worlds(coordinator_batch_bytes_max=64 << 10)
+    world.topics |= {f"x{number:019}": (UUID(int=100 + number), 1) for number in range(2_100)}
+    for number in range(4):
+        join = replace(JOIN, member_id=f"m{number}", topics=None, expression="x" + "." * number + ".*")
+        assert (await beat(world, join)).error is ErrorCode.NONE
+    await until(lambda: not is_computing(world))
+    world.topics["x" * 20] = (UUID(int=50), 1)
+    world.coordinator.topics_changed()
+    await world.clock.pass_ms(10_000)
+    contents = world.coordinator.consumer_group("g").contents
+    epoch = contents.currents["m0"].epoch
+    assert (await beat(world, HeartbeatRequest("m0", epoch))).error is ErrorCode.NONE
+    await until(lambda: not is_computing(world))
+    assert [len(each.topics) for each in contents.expressions.values()] == [2_101] * 4
+
+
+async def test_many_members_leave_in_parts(worlds: Any) -> None:
+    world = await worlds()
+    joins = [
+        beat(world, replace(JOIN, member_id=f"m{number}", topics=frozenset({"t"}))) for number in range(450)
+    ]
+    await asyncio.gather(*joins)
+    batches = len(world.open[0].log)
+    claims = tuple(MemberClaim(f"m{number}") for number in range(450))
+    left = await world.coordinator.leave_group("g", (*claims, MemberClaim("x")))
+    assert [error for _, error in left.results] == [ErrorCode.NONE] * 450 + [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert [claim for claim, _ in left.results][:450] == list(claims)
+    assert len(world.open[0].log) == batches + 3
+    assert len(world.coordinator.consumer_group("g")) == 0
+
+
+async def test_a_turn_describes_a_bounded_number_of_groups(worlds: Any) -> None:
+    world = await worlds()
+    handler = ConsumerGroupDescribeHandler(world.coordinator, world)
+    context = RequestContext(1, "client", ConnectionContext("127.0.0.1:5"))
+    request = ConsumerGroupDescribeRequest([f"g{number}" for number in range(20 * MEMBERS_PER_STEP)])
+    answering = asyncio.ensure_future(handler.handle(request, context))
+    turns = 0
+    while not answering.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert len((await answering).groups) == 20 * MEMBERS_PER_STEP
+    assert turns >= 20

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from functools import partial
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ponor_broker.coordination.timers import TimerQueue
+from ponor_broker.coordination.timers import FIRED_PER_TURN, TimerQueue
 from ponor_runtime.tasks import BackgroundTasks
 
 
@@ -110,4 +111,27 @@ async def test_cancelled_and_moved_timers_leave_few_entries(clock_type: Any) -> 
     assert len(timers._heap) < 2_000
     await clock.pass_ms(100)
     assert recorder.fired == [(50, "due")]
+    await tasks.close()
+
+
+async def test_timers_that_are_due_together_fire_in_several_turns(clock_type: Any) -> None:
+    clock, tasks = clock_type(), BackgroundTasks(fail)
+    timers = TimerQueue(clock, tasks)
+    turn, fired_in = 0, []
+
+    def next_turn() -> None:
+        nonlocal turn
+        turn += 1
+        if turn < 200:
+            asyncio.get_running_loop().call_soon(next_turn)
+
+    for number in range(10 * FIRED_PER_TURN):
+        timers.set(number, 50, lambda: fired_in.append(turn))
+    await clock.settle()
+    clock.now_ns += 50_000_000
+    next_turn()
+    await clock.pass_ms(1)
+    await clock.settle()
+    assert len(fired_in) == 10 * FIRED_PER_TURN
+    assert max(Counter(fired_in).values()) <= FIRED_PER_TURN
     await tasks.close()

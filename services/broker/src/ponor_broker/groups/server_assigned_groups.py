@@ -41,6 +41,7 @@ Work: TypeAlias = Callable[[], Coroutine[Any, Any, bool]]
 class ShardParts(NamedTuple):
     """The parts of a shard that groups of every type use.
 
+    All shards of a broker share `turns`, so that computations of many groups do not make a turn longer.
     `failed` is called if an accepted batch does not become durable: memory must be loaded again.
     """
 
@@ -51,6 +52,7 @@ class ShardParts(NamedTuple):
     clock: Clock
     timers: TimerQueue
     counters: GroupCounters
+    turns: Turns
     spawn: Spawn
     failed: Callable[[], None]
 
@@ -64,7 +66,7 @@ class ServerAssignedGroups(ABC):
         self._actions = parts.actions
         self._clock = parts.clock
         self._counters = parts.counters
-        self._turns = Turns()
+        self._turns = parts.turns
         self._in_flight: dict[Group, asyncio.Future[ErrorCode]] = {}
         """The newest write in flight of each group."""
         self._waiting: set[asyncio.Future[ErrorCode]] = set()

@@ -14,7 +14,7 @@ from typing import Final
 
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.clock import Clock
-from ponor_runtime.turns import Steps
+from ponor_runtime.turns import Steps, Turns
 
 from ponor_broker.coordination.log_rewrite import LogRewrite
 from ponor_broker.coordination.ports import InternalTopicCreator
@@ -76,6 +76,7 @@ class GroupShard:
         is_gone: IsGone,
         topics: ImageTopics,
         creator: InternalTopicCreator,
+        turns: Turns,
         spawn: Spawn,
         failed: Callable[[], None],
         persister: SharePersister | None = None,
@@ -91,7 +92,9 @@ class GroupShard:
         self._actions = GroupActions(
             log, self._table, settings=settings, clock=clock, timers=timers, counters=counters
         )
-        parts = ShardParts(log, self._table, self._actions, settings, clock, timers, counters, spawn, failed)
+        parts = ShardParts(
+            log, self._table, self._actions, settings, clock, timers, counters, turns, spawn, failed
+        )
         self.consumers = ConsumerGroups(parts, topics)
         self.shares = ShareGroups(parts, topics, persister)
         self.streams = StreamsGroups(parts, topics, creator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
@@ -44,11 +45,21 @@ class ConsumerGroupDescribeHandler:
         """ConsumerGroupDescribe."""
         operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_UNKNOWN
         await self._coordinator.shards.decided(request.group_ids)
-        groups = [
-            await self._turns.run_short(self._described(group_id, operations))
-            for group_id in dict.fromkeys(request.group_ids)  # each once: it may have thousands of members
-        ]
-        return ConsumerGroupDescribeResponse(groups=groups)
+        # Each group once: it may have thousands of members.
+        steps = self._all(dict.fromkeys(request.group_ids), operations)
+        return ConsumerGroupDescribeResponse(groups=await self._turns.run_short(steps))
+
+    def _all(self, group_ids: Iterable[str], operations: int) -> Steps[list[DescribedGroup]]:
+        groups: list[DescribedGroup] = []
+        rows = 0
+        for group_id in group_ids:
+            group = yield from self._described(group_id, operations)
+            groups.append(group)
+            rows += 1 + len(group.members) % MEMBERS_PER_STEP
+            if rows >= MEMBERS_PER_STEP:
+                rows = 0
+                yield
+        return groups
 
     def _described(self, group_id: str, operations: int) -> Steps[DescribedGroup]:
         group = self._coordinator.consumer_group(group_id)
