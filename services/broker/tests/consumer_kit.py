@@ -136,7 +136,13 @@ class GroupWorld:
             matches = at_once(resolution.steps)
             yield
             if group is self.group:
-                self.execute(group.resolved(resolution, matches, self.now_ms))
+                for part in group.resolved(resolution, matches, self.now_ms):
+                    if not self.execute(part):
+                        group.delay_resolution(self.now_ms)
+                        return
+                    yield
+                    if group is not self.group:
+                        return
         if group.needs_target and group is self.group:
             computation = group.begin_computation()
             yield

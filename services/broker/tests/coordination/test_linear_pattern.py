@@ -148,3 +148,12 @@ def test_long_matches_yield() -> None:
     steps = sum(1 for _ in compiled.matches(text))
 
     assert steps >= 1_000 * 200 // VISITED_PER_STEP // 4
+
+
+def test_matches_of_many_texts_yield() -> None:
+    compiled = LinearPattern("(a|b)*a(a|b){40}")
+    texts = ["".join(random.Random(number).choices("ab", k=40)) for number in range(20)]
+
+    steps = sum(1 for text in texts for _ in compiled.matches(text))
+
+    assert steps >= 20 * 40 * 20 // VISITED_PER_STEP // 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ from ponor_broker.groups.consumer.events import HeartbeatRequest
 from ponor_broker.groups.consumer.offset_access import refusal_of_commit, refusal_of_fetch
 from ponor_broker.groups.consumer.reconciliation import Target, reconcile
 from ponor_broker.groups.events import MemberClaim
+from ponor_broker.groups.instructions import Timer, TimerKind
 from ponor_broker.groups.rebalance import GroupState
 from ponor_kafka.errors import ErrorCode
 
@@ -233,3 +236,82 @@ def test_a_member_keeps_no_partition_of_a_topic_it_left() -> None:
     assert revoking == CurrentAssignment(3, 3, MemberState.UNREVOKED_PARTITIONS, {x: {0: 1}}, {y: {0: 3}})
     assert step(current, {x: frozenset({0})}) == CurrentAssignment(3, 3, MemberState.STABLE, {x: {0: 1}})
     assert step(revoking, {x: frozenset({0})}) == CurrentAssignment(3, 3, MemberState.STABLE, {x: {0: 1}})
+
+
+def test_an_expression_that_takes_long_is_resolved_outside_of_the_event(topics: MemoryTopics) -> None:
+    for number in range(40):
+        topics.create("".join(random.Random(number).choices("ab", k=60)), 1)
+    world = GroupWorld(topics)
+    a = Client(world, "a", expression="(a|b)*a(a|b){40}")
+    for _ in range(2):
+        assert a.beat().error is ErrorCode.NONE
+        assert not world.group.contents.expressions
+    for _ in world.work():
+        pass
+    world.pass_ms(1_000)
+    a.beat()
+    matching = [name for name in topics.names() if re.fullmatch("[ab]*a[ab]{40}", name)]
+    assert count(a) == len(matching) > 0
+
+
+def test_new_expressions_do_not_delay_outdated_ones(world: GroupWorld, topics: MemoryTopics) -> None:
+    a = Client(world, "a", expression="x.*")
+    a.beat()
+    topics.create("x2", 3)
+    for number in range(6):
+        world.pass_ms(4_000)
+        Client(world, f"m{number}", expression=f"z{number}").beat()
+        a.beat()
+    assert count(a) == 7
+
+
+def test_a_result_without_memory_is_stored_later(world: GroupWorld, topics: MemoryTopics) -> None:
+    a = Client(world, "a", expression="x.*")
+    a.beat()
+    for number in range(100):
+        topics.create(f"x{number}", 1)
+    world.pass_ms(10_000)
+    world.room_bytes = 1_000
+    for _ in range(5):
+        assert a.beat().error is ErrorCode.NONE
+        assert not world.group.needs_resolution(world.now_ms)
+    assert world.group.contents.expressions["x.*"].topics == X
+    assert count(a) == 4
+    world.room_bytes = 1 << 30
+    world.pass_ms(10_000)
+    for _ in range(3):
+        a.beat()
+        for _ in world.work():
+            pass
+    assert count(a) == 104
+
+
+def test_a_refused_heartbeat_does_not_make_the_group_look_up_its_topics(
+    world: GroupWorld, topics: MemoryTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = Client(world, "a", X)
+    a.beat()
+    found: list[str] = []
+    monkeypatch.setattr(topics, "find", found.append)
+    assert world.heartbeat(HeartbeatRequest("b", 7)).error is ErrorCode.UNKNOWN_MEMBER_ID
+    a.beat()
+    assert found == []
+
+
+def test_a_timer_that_fires_late_does_not_bring_back_an_older_target(topics: MemoryTopics) -> None:
+    world = GroupWorld(topics, replace(SETTINGS, assigned_at_once_max=6, targets_per_part=1))
+    clients = [Client(world, name, X) for name in "abc"]
+    for client in clients:
+        client.beat()
+    world.pass_ms(1_000)
+    work = world.work()
+    next(work)
+    # A timer that the log refused before fires again during the computation, and the group becomes small.
+    world.execute(world.group.timer_fired(Timer(TimerKind.ASSIGNMENT), world.now_ms))
+    world.leave("b", "c")
+    newest = world.group.contents.assigned_epoch
+    assert newest == world.group.contents.group_epoch
+    for _ in work:
+        pass
+    assert world.group.contents.assigned_epoch == newest
+    assert sum(map(len, world.group.contents.target_of("a").values())) == 4

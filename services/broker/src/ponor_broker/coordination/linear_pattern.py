@@ -26,7 +26,9 @@ NODES_MAX: Final = 10 * STATES_MAX
 CACHED_MAX: Final = 200_000
 """States in the cached transitions, about 20 MB; at the bound, the cache is cleared."""
 VISITED_PER_STEP: Final = 2_000
-"""States that one step of a match visits: about 2 ms."""
+"""States that one step visits, in one text or several: about 2 ms."""
+CACHED_CHARS_PER_STATE: Final = 8
+"""Characters with a cached transition that take as long as the visit of one state."""
 
 _COUNT: Final = re.compile(r"\{(\d{1,4})(?:(,)(\d{1,4})?)?\}")
 _HEX: Final = re.compile(r"([0-9A-Fa-f]{2})|\{([0-9A-Fa-f]{1,6})\}")
@@ -294,24 +296,27 @@ class LinearPattern:
         start = self._compile(_Parser(text).parse(), _MATCH)
         self._transitions: dict[tuple[frozenset[int], str], frozenset[int]] = {}
         self._cached = 0
+        self._visited = 0
+        """States visited since the last step ended, in all texts."""
         self._first = self._closure([start], at_begin=True)
 
     def matches(self, text: str) -> Steps[bool]:
         """Return whether the whole text matches."""
         states = self._first
-        visited = 0
+        self._visited += 1 + len(text) // CACHED_CHARS_PER_STATE
         for char in text:
             found = self._transitions.get((states, char))
             if found is None:
-                visited += len(states)
-                if visited > VISITED_PER_STEP:
-                    visited = 0
+                self._visited += len(states)
+                if self._visited > VISITED_PER_STEP:
+                    self._visited = 0
                     yield
                 found = self._after(states, char)
                 self._keep(states, char, found)
             if not found:
                 return False
             states = found
+        self._visited += len(states)
         return _MATCH in self._closure(states, at_begin=not text, at_end=True)
 
     def _keep(self, states: frozenset[int], char: str, found: frozenset[int]) -> None:

@@ -218,8 +218,11 @@ class ConsumerGroups(ServerAssignedGroups):
         matches = await self._turns.run(resolution.steps)
         if group.membership is not membership:
             return False
-        outcome = membership.resolved(resolution, matches, self._clock.wall_ms())
-        return self._run(group, outcome) is ErrorCode.NONE
+        parts = membership.resolved(resolution, matches, self._clock.wall_ms())
+        is_stored = await self._install(group, membership, parts, ())
+        if not is_stored:
+            membership.delay_resolution(self._clock.wall_ms())
+        return is_stored
 
     async def _compute(self, group: Group, membership: ConsumerMembership) -> bool:
         computation = membership.begin_computation()

@@ -14,8 +14,10 @@ from ponor_broker.groups.consumer.events import HeartbeatRefusedError
 
 MATCHES_PER_STEP: Final = 200
 """Topics that are compared with an expression in one step."""
+STEPS_AT_ONCE: Final = 4
+"""Steps that an event makes itself: a few milliseconds."""
 REFRESH_MS: Final = 10_000
-"""Expressions are resolved again at most once in this time."""
+"""An expression is resolved again at most once in this time."""
 
 
 Matches: TypeAlias = dict[str, frozenset[str]]
@@ -63,4 +65,17 @@ def resolve(expressions: Iterable[str], names: Sequence[str]) -> Steps[Matches]:
             if number % MATCHES_PER_STEP == 0:
                 yield
         found[expression] = frozenset(matching)
+        yield
     return found
+
+
+def resolve_at_once(expressions: Iterable[str], names: Sequence[str]) -> Matches | None:
+    """As `resolve`, within one event; None if it takes more than `STEPS_AT_ONCE` steps."""
+    steps = resolve(expressions, names)
+    for _ in range(STEPS_AT_ONCE + 1):
+        try:
+            next(steps)
+        except StopIteration as done:
+            matches: Matches = done.value
+            return matches
+    return None

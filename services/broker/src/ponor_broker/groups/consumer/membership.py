@@ -86,7 +86,7 @@ class ConsumerMembership:
         """The state, for reading only."""
         self._group_id = group_id
         self._settings = settings
-        self._subscriptions = Subscriptions(group_id, self.contents, settings, topics)
+        self._subscriptions = Subscriptions(group_id, self.contents, settings, topics, admits)
         self._classic = ClassicMembers(self.contents, settings, topics)
         self._admits = admits
         self._assigning = TargetAssigning(group_id, self.contents, settings, self._subscriptions, admits)
@@ -210,9 +210,10 @@ class ConsumerMembership:
 
     def take_back(self, outcome: GroupOutcome[ConsumerEntry, HeartbeatAnswer]) -> None:
         """Undo an event whose records the log refused, in the same turn of the event loop."""
+        if outcome.draft.entries:
+            self._subscriptions.forget()
         outcome.draft.take_back()
         outcome.timers.clear()
-        self._subscriptions.forget()
         self._assigning.may_assign |= isinstance(outcome, Outcome) and outcome.has_assigned
 
     def _continue(self, request: HeartbeatRequest, outcome: Outcome, now_ms: int) -> HeartbeatAnswer:
@@ -398,11 +399,13 @@ class ConsumerMembership:
         """Start to resolve expressions. The caller runs the steps and calls `resolved`."""
         return self._subscriptions.begin_resolution(now_ms)
 
-    def resolved(self, resolution: Resolution, matches: Matches, now_ms: int) -> Outcome:
-        """Store which topics match."""
-        outcome = Outcome(Draft(self.contents))
-        self._subscriptions.resolved(outcome.draft, resolution, matches, now_ms)
-        return outcome
+    def resolved(self, resolution: Resolution, matches: Matches, now_ms: int) -> Iterator[Outcome]:
+        """Yield parts that store which topics match; the caller writes each before it takes the next one."""
+        return map(Outcome, self._subscriptions.resolved(resolution, matches, now_ms))
+
+    def delay_resolution(self, now_ms: int) -> None:
+        """Resolve no expressions for a while, because a part of a result was not written."""
+        self._subscriptions.delay_resolution(now_ms)
 
     # --- target assignment
 

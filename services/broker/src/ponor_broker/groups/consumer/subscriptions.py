@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
-
-from ponor_runtime.turns import at_once
 
 from ponor_broker.groups.consumer import expressions
 from ponor_broker.groups.consumer.expressions import REFRESH_MS, Matches, Resolution
@@ -25,18 +23,26 @@ from ponor_broker.groups.consumer.topics import ImageTopics, Topic, existing, ha
 from ponor_broker.groups.outcome import Draft
 
 _UNKNOWN_VERSION: Final = -1
+TOPICS_PER_PART: Final = 2_000
+"""Names of topics in one write of resolved expressions; one expression may have more."""
 
 
 class Subscriptions:
     """The subscribed topics that exist, at a version of the image."""
 
     def __init__(
-        self, group_id: str, contents: ConsumerState, settings: ConsumerSettings, topics: ImageTopics
+        self,
+        group_id: str,
+        contents: ConsumerState,
+        settings: ConsumerSettings,
+        topics: ImageTopics,
+        admits: Callable[[int], bool],
     ) -> None:
         self._group_id = group_id
         self._contents = contents
         self._settings = settings
         self._topics = topics
+        self._admits = admits
         self.known: Mapping[str, Topic] = {}
         """The subscribed topics that exist, at the version of the last look-up; for reading only."""
         self._version = _UNKNOWN_VERSION
@@ -44,6 +50,10 @@ class Subscriptions:
         self._looked_up: set[str] = set()
         """The names of the last look-up."""
         self._is_resolving = False
+        self._is_long = False
+        """Whether an event could not resolve all expressions itself."""
+        self._failed_ms: int | None = None
+        """When the last resolution could not be stored."""
 
     def names(self) -> set[str]:
         """Return the names of the topics to which members subscribe."""
@@ -86,8 +96,9 @@ class Subscriptions:
         if self._version == self._topics.version and names == self._looked_up:
             return
         self._version, self._looked_up = self._topics.version, names
-        self.known = existing(self._topics, names)
-        self._hash = hash_of(self.known)
+        known = existing(self._topics, names)
+        if known != self.known:
+            self.known, self._hash = known, hash_of(known)
 
     def _put_next_epoch(self, draft: Draft[ConsumerEntry]) -> None:
         epoch = GroupEpoch(self._contents.group_epoch + 1, self._hash)
@@ -103,24 +114,33 @@ class Subscriptions:
             draft.put(ExpressionEntry(ExpressionKey(self._group_id, expression), None))
 
     def _to_resolve(self, now_ms: int) -> list[str]:
-        """Return the expressions that are new, or all that are outdated if the last time is long ago."""
-        contents, version = self._contents, self._topics.version
-        if self._is_resolving or not contents.expression_users:
+        """Return the expressions that are new, or outdated and not resolved for a while."""
+        if self._is_resolving or _is_recent(self._failed_ms, now_ms):
             return []
-        fresh = [each for each in contents.expression_users if each not in contents.expressions]
-        last_ms = max((each.resolved_ms for each in contents.expressions.values()), default=now_ms)
-        if abs(now_ms - last_ms) < REFRESH_MS:
-            return fresh
-        outdated = [text for text, each in contents.expressions.items() if each.version < version]
-        return fresh + outdated
+        return [text for text in self._contents.expression_users if self._is_due(text, now_ms)]
+
+    def _is_due(self, expression: str, now_ms: int) -> bool:
+        resolved = self._contents.expressions.get(expression)
+        if resolved is None:
+            return True
+        return resolved.version < self._topics.version and not _is_recent(resolved.resolved_ms, now_ms)
 
     def _resolve_now(self, draft: Draft[ConsumerEntry], now_ms: int) -> None:
-        """Resolve expressions within this event, if there are few topics."""
-        texts = self._to_resolve(now_ms)
+        """Resolve expressions within this event, if there are few topics and the expressions are simple."""
+        texts = () if self._is_long else self._to_resolve(now_ms)
         names = self._topics.names() if texts else ()
-        if texts and len(texts) * len(names) <= self._settings.matched_at_once_max:
-            matches = at_once(expressions.resolve(texts, names))
-            self._put_matches(draft, matches, self._topics.version, now_ms)
+        if not texts or len(texts) * len(names) > self._settings.matched_at_once_max:
+            return
+        matches = expressions.resolve_at_once(texts, names)
+        if matches is None:
+            self._is_long = True
+            return
+        before = len(draft.entries)
+        for text, found in matches.items():
+            self._put_match(draft, text, ResolvedExpression(found, self._topics.version, now_ms))
+        if not self._admits(draft.growth_bytes):
+            draft.take_back(before)
+            self._failed_ms = now_ms
 
     def needs_resolution(self, now_ms: int) -> bool:
         """Whether expressions must be resolved."""
@@ -129,22 +149,43 @@ class Subscriptions:
     def begin_resolution(self, now_ms: int) -> Resolution:
         """Start to resolve expressions. The caller runs the steps and calls `resolved`."""
         texts = self._to_resolve(now_ms)
-        assert texts
         self._is_resolving = True
         return Resolution(self._topics.version, expressions.resolve(texts, self._topics.names()))
 
     def resolved(
-        self, draft: Draft[ConsumerEntry], resolution: Resolution, matches: Matches, now_ms: int
-    ) -> None:
-        """Store which topics match."""
-        self._is_resolving = False
-        self._put_matches(draft, matches, resolution.version, now_ms)
+        self, resolution: Resolution, matches: Matches, now_ms: int
+    ) -> Iterator[Draft[ConsumerEntry]]:
+        """Yield parts of the result, each of which the caller writes before it takes the next one. The last
+        part raises the group epoch. A part for which there is no memory is left out, and resolved later.
+        """
+        part: Draft[ConsumerEntry] = Draft(self._contents)
+        topics = 0
+        for text, found in matches.items():
+            before = len(part.entries)
+            self._put_match(part, text, ResolvedExpression(found, resolution.version, now_ms))
+            if not self._admits(part.growth_bytes):
+                part.take_back(before)
+                self._failed_ms = now_ms
+            topics += 1 + len(found)
+            if topics >= TOPICS_PER_PART:
+                yield part
+                part, topics = Draft(self._contents), 0
+        self._is_resolving = self._is_long = False
         self._look_up()
         if self._hash != self._contents.topics_hash:
-            self._put_next_epoch(draft)
+            self._put_next_epoch(part)
+        yield part
 
-    def _put_matches(self, draft: Draft[ConsumerEntry], matches: Matches, version: int, now_ms: int) -> None:
-        for text, names in matches.items():
-            if text in self._contents.expression_users:
-                key = ExpressionKey(self._group_id, text)
-                draft.put(ExpressionEntry(key, ResolvedExpression(names, version, now_ms)))
+    def delay_resolution(self, now_ms: int) -> None:
+        """Resolve nothing for a while, because a part of a result was not written."""
+        self._is_resolving = False
+        self._failed_ms = now_ms
+
+    def _put_match(self, draft: Draft[ConsumerEntry], text: str, resolved: ResolvedExpression) -> None:
+        if text in self._contents.expression_users:
+            draft.put(ExpressionEntry(ExpressionKey(self._group_id, text), resolved))
+
+
+def _is_recent(then_ms: int | None, now_ms: int) -> bool:
+    """Return whether less than `REFRESH_MS` have passed. The wall clock may have been set back."""
+    return then_ms is not None and abs(now_ms - then_ms) < REFRESH_MS

@@ -84,17 +84,28 @@ class TargetAssigning:
         """Yield the parts of a target; see `ConsumerMembership.installation`."""
         part = Outcome(Draft(self._contents))
         for number, change in enumerate(target.changes(self._contents, computation, result), 1):
+            if self._is_replaced(computation):
+                return
             self._put(part, change)
             if number % self._settings.targets_per_part == 0:
                 if not self._admits(part.draft.growth_bytes):
                     break
                 yield part
                 part = Outcome(Draft(self._contents))
+        if self._is_replaced(computation):
+            return
         if self._admits(part.draft.growth_bytes):
             self._complete(part, computation, now_ms)
         else:
             self._postpone(part, keep=0)
         yield part
+
+    def _is_replaced(self, computation: Computation) -> bool:
+        """Whether the group has a newer target. If the log refuses the records of a timer, the timer fires
+        again, perhaps during the next computation. If the group has become small, the next event then assigns
+        before that computation ends.
+        """
+        return computation.epoch <= self._contents.assigned_epoch
 
     def _put(self, outcome: Outcome, change: Change | None) -> None:
         if change is not None:

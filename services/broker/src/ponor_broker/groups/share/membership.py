@@ -99,7 +99,7 @@ class ShareMembership:
         self._group_id = group_id
         self._settings = replace(settings, assignors={SIMPLE: SimpleAssignor(self._assignable)})
         self._topics = topics
-        self._subscriptions = Subscriptions(group_id, self.contents, self._settings, topics)
+        self._subscriptions = Subscriptions(group_id, self.contents, self._settings, topics, admits)
         self._admits = admits
         self._assigning = TargetAssigning(
             group_id, self.contents, self._settings, self._subscriptions, admits
