@@ -22,7 +22,6 @@ RECORDING: Final = (
     Path(__file__).resolve().parents[1] / "tests" / "oracle" / "recordings" / "api_versions.json"
 )
 SHARE_GROUPS: Final = "there are no share groups yet"
-STREAMS_GROUPS: Final = "there are no streams groups yet"
 SECURITY: Final = "there is no security yet"
 QUOTAS: Final = "there are no quotas yet"
 QUORUM: Final = "`ponor cluster quorum` does this"
@@ -58,7 +57,7 @@ REMARKS: Final[Mapping[str, str]] = {
     "DESCRIBE_QUORUM": "the controllers: voters, and learners as observers; brokers are not included because"
     " they only subscribe",
     "UPDATE_FEATURES": "Ponor's features (`ponor.*`); levels can only increase; `transaction.version` is"
-    " always 2, `group.version` and `share.version` always 1",
+    " always 2; `group.version`, `share.version` and `streams.version` are always 1",
     "UNREGISTER_BROKER": "`ponor cluster unregister` does this",
     "DESCRIBE_ACLS": "SECURITY_DISABLED, as in Kafka without an authorizer: there is no security yet",
     "CREATE_ACLS": "likewise",
@@ -67,6 +66,7 @@ REMARKS: Final[Mapping[str, str]] = {
     "REMOVE_RAFT_VOTER": QUORUM,
     "CONSUMER_GROUP_HEARTBEAT": "names and regular expressions, static members, assignors `uniform` and"
     " `range`; a group changes its type only while it is empty",
+    "STREAMS_GROUP_HEARTBEAT": "no static members, task offsets or changed topologies, as in Kafka 4.3.1",
     "INITIALIZE_SHARE_GROUP_STATE": "a repeated request changes nothing; Kafka begins again at the"
     " start offset",
     "READ_SHARE_GROUP_STATE": "for leaders of partitions",
@@ -82,7 +82,6 @@ REMARKS: Final[Mapping[str, str]] = {
 }
 _MISSING_BY_WORD: Final[Mapping[str, str]] = {
     "SHARE": SHARE_GROUPS,
-    "STREAMS": STREAMS_GROUPS,
     "SASL": SECURITY,
     "ACLS": SECURITY,
     "SCRAM": SECURITY,

@@ -109,10 +109,10 @@ def test_api_versions_lists_the_supported_apis(client: RawClient, version: int) 
     assert ranges[18] == (0, 5)
     assert (ranges[68], ranges[69]) == ((0, 1), (0, 1))
     assert (ranges[76], ranges[77], ranges[78], ranges[79]) == ((1, 1), (1, 1), (1, 2), (1, 2))
-    assert 88 not in ranges, "there are no streams groups yet"
+    assert (ranges[88], ranges[89]) == ((0, 0), (0, 0))
     # Clients would use Kafka's other features, whose APIs are missing.
-    features = ["ponor.metadata.level", "group.version", "share.version", "transaction.version"]
-    shown = features if version >= 3 else []
+    groups = ["group.version", "share.version", "streams.version"]
+    shown = ["ponor.metadata.level", *groups, "transaction.version"] if version >= 3 else []
     assert [row.name for row in response.finalized_features] == shown
     supported = {row.name: (row.min_version, row.max_version) for row in response.supported_features}
     assert supported.get("transaction.version") == ((0, 2) if version >= 4 else None)

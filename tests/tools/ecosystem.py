@@ -134,7 +134,7 @@ def rest(port: int, method: str, path: str, body: Mapping[str, object] | None = 
 
 def word_count(directory: Path, *words: str) -> JavaProcess:
     """Our word count on Kafka Streams. Arguments: bootstrap, source, result, application id, state
-    directory, processing guarantee.
+    directory, processing guarantee, and optionally the group protocol.
     """
     source, classes = SOURCES / "WordCount.java", CACHE / "WordCount"
     classes.mkdir(parents=True, exist_ok=True)

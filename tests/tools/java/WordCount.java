@@ -27,8 +27,12 @@ public final class WordCount {
         properties.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0);
         properties.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, 2);
         properties.put(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "earliest");
-        // After a SIGKILL, others take its partitions when the session ends.
-        properties.put(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG, 10_000);
+        var protocol = words.length > 6 ? words[6] : "classic";
+        properties.put(StreamsConfig.GROUP_PROTOCOL_CONFIG, protocol);
+        if (protocol.equals("classic")) {
+            // After a SIGKILL, others take its partitions when the session ends. A streams group has the broker's setting.
+            properties.put(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG, 10_000);
+        }
         var builder = new StreamsBuilder();
         builder.<String, String>stream(words[1])
             .flatMapValues(line -> Arrays.asList(line.toLowerCase(Locale.ROOT).split("\\W+")))

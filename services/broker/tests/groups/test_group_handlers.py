@@ -1,4 +1,4 @@
-"""The thirteen group APIs from request bytes to response bytes, in every version, over a coordinator with its
+"""The group APIs from request bytes to response bytes, in every version, over a coordinator with its
 log.
 """
 
@@ -85,8 +85,10 @@ def versions(key: ApiKey) -> list[int]:
 
 def test_every_version_of_the_codec_is_handled(wire: Wire) -> None:
     for key, handler in wire.handlers.items():
-        assert [handler.version_min, handler.version_max] == [versions(key)[0], versions(key)[-1]], key
-    assert len(wire.handlers) == 13
+        # Version 1 of the APIs of streams groups is Kafka 4.4's.
+        newest = 0 if key.name.startswith("STREAMS_") else versions(key)[-1]
+        assert [handler.version_min, handler.version_max] == [versions(key)[0], newest], key
+    assert len(wire.handlers) == 15
 
 
 def joining(version: int, member_id: str = "") -> JoinGroupRequest:

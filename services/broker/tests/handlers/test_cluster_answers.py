@@ -267,8 +267,8 @@ async def test_api_versions_checks_cluster_and_node_of_the_request(
     assert answer.error_code == code
     if code is ErrorCode.NONE:
         levels = [(row.name, row.max_version_level) for row in answer.finalized_features]
-        kafkas = [("group.version", 1), ("share.version", 1), ("transaction.version", 2)]
-        assert levels == [("ponor.metadata.level", 1), *kafkas]
+        groups = [("group.version", 1), ("share.version", 1), ("streams.version", 1)]
+        assert levels == [("ponor.metadata.level", 1), *groups, ("transaction.version", 2)]
 
 
 async def test_elections_and_moves_with_one_replica() -> None:

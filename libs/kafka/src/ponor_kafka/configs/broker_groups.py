@@ -34,7 +34,7 @@ group.coordinator.background.threads: int = 2; 1..
 group.coordinator.cached.buffer.max.bytes: int = 1048588; 524288..; cluster-wide
   no effect: Largest write buffer that the group coordinator keeps for reuse.
 group.coordinator.rebalance.protocols: list = classic,consumer,streams; items: consumer | classic | share | streams
-  no effect: Enabled group protocols; here classic and consumer.
+  no effect: Enabled group protocols; here classic, consumer and streams.
 group.coordinator.threads: int = 4; 1..
   no effect: Threads of the group coordinator.
 group.initial.rebalance.delay.ms: int = 3000
@@ -88,11 +88,11 @@ group.share.record.lock.duration.ms: int = 30000; 1000..3600000
 group.share.session.timeout.ms: int = 45000; 1..
   in force: Silence after which a member of a share group is removed.
 group.streams.assignment.interval.ms: int = 1000; 0..; cluster-wide
-  no effect: Shortest pause between two assignments of a streams group.
+  in force: Shortest pause between two assignments of a streams group; a dynamic change has no effect.
 group.streams.heartbeat.interval.ms: int = 5000; 1..
-  no effect: How often members of streams groups send heartbeats.
+  in force: How often members of streams groups send heartbeats.
 group.streams.initial.rebalance.delay.ms: int = 3000; 0..
-  no effect: How long the first member of a streams group waits for others.
+  in force: How long the first member of a streams group waits for others.
 group.streams.max.assignment.interval.ms: int = 15000; 0..
   no effect: Upper bound of the interval a streams group may choose between assignments.
 group.streams.max.heartbeat.interval.ms: int = 15000; 1..
@@ -100,7 +100,7 @@ group.streams.max.heartbeat.interval.ms: int = 15000; 1..
 group.streams.max.session.timeout.ms: int = 60000; 1..
   no effect: Upper bound of the session timeout a streams group may choose.
 group.streams.max.size: int = 2147483647; 1..
-  no effect: Members of one streams group.
+  in force: Members of one streams group.
 group.streams.max.standby.replicas: int = 2; 0..
   no effect: Upper bound of the standby copies a streams group may choose.
 group.streams.min.assignment.interval.ms: int = 0; 0..
@@ -110,9 +110,9 @@ group.streams.min.heartbeat.interval.ms: int = 5000; 1..
 group.streams.min.session.timeout.ms: int = 45000; 1..
   no effect: Lower bound of the session timeout a streams group may choose.
 group.streams.num.standby.replicas: int = 0; 0..
-  no effect: Standby copies of each task of a streams group.
+  in force: Standby copies of each task of a streams group.
 group.streams.session.timeout.ms: int = 45000; 1..
-  no effect: Silence after which a member of a streams group is removed.
+  in force: Silence after which a member of a streams group is removed.
 offset.metadata.max.bytes: int = 4096
   in force: Maximum length of the metadata of a committed offset.
 offsets.commit.timeout.ms: int = 5000; 1..

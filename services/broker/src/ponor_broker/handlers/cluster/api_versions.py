@@ -1,7 +1,7 @@
 """ApiVersions: which APIs and versions a client may use (KIP-35, KIP-511, KIP-584, KIP-1242).
 
-The answer contains `transaction.version`, `group.version`, `share.version`, and the cluster's own features
-under the prefix `ponor.`. It omits features of Kafka whose APIs this broker lacks.
+The answer contains the features of Kafka whose APIs this broker has, and the cluster's own features
+under the prefix `ponor.`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ GROUP_VERSION: Final = SupportedFeatureKey("group.version", 0, 1)
 """Finalized at 1: clients may use consumer groups (KIP-848)."""
 SHARE_VERSION: Final = SupportedFeatureKey("share.version", 0, 1)
 """Finalized at 1: clients may use share groups (KIP-932)."""
-KAFKA_FEATURES: Final = (GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION)
+STREAMS_VERSION: Final = SupportedFeatureKey("streams.version", 0, 1)
+"""Finalized at 1: Kafka Streams applications may use streams groups (KIP-1071)."""
+KAFKA_FEATURES: Final = (GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION, TRANSACTION_VERSION)
 ZERO_LEVELS_VERSION_MIN: Final = 4
 """Older clients cannot decode a supported feature whose lowest level is 0 (KIP-1022)."""
 SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

@@ -18,6 +18,8 @@ from ponor_broker.handlers.groups.group_membership import GroupMembershipHandler
 from ponor_broker.handlers.groups.group_offsets import GroupOffsetsHandlers
 from ponor_broker.handlers.groups.share_group_membership import ShareGroupMembershipHandlers
 from ponor_broker.handlers.groups.share_group_offsets import EndOffsetsPort, ShareGroupOffsetsHandlers
+from ponor_broker.handlers.groups.streams_group_describe import StreamsGroupDescribeHandler
+from ponor_broker.handlers.groups.streams_group_heartbeat import StreamsGroupHeartbeatHandler
 from ponor_broker.handlers.groups.transactional_offsets import TransactionalOffsetsHandler
 from ponor_broker.requests.api_handler import ApiHandler, Handle, WhenFenced
 from ponor_broker.transactions.verification import TransactionVerifier
@@ -35,6 +37,8 @@ def group_handlers(
     admin = GroupAdminHandlers(coordinator)
     consumers = ConsumerGroupHeartbeatHandler(coordinator)
     describe_consumers = ConsumerGroupDescribeHandler(coordinator, topics)
+    streams = StreamsGroupHeartbeatHandler(coordinator)
+    describe_streams = StreamsGroupDescribeHandler(coordinator)
     rows: tuple[tuple[ApiKey, int, int, Handle], ...] = (
         (ApiKey.JOIN_GROUP, 0, 9, members.join),
         (ApiKey.SYNC_GROUP, 0, 5, members.sync),
@@ -48,6 +52,8 @@ def group_handlers(
         (ApiKey.DELETE_GROUPS, 0, 3, admin.delete),
         (ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumers.handle),
         (ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, describe_consumers.handle),
+        (ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, streams.handle),
+        (ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, describe_streams.handle),
     )
     if verifier is not None:
         transactional = TransactionalOffsetsHandler(coordinator, topics, clock, verifier)
