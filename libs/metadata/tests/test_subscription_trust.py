@@ -170,7 +170,7 @@ class SteeredClock(SystemClock):
 async def test_staleness_counts_from_the_answered_probe(world: World) -> None:
     log = Log()
     clock = SteeredClock()
-    settings = SubscriptionSettings(ack_interval_ms=100)
+    settings = SubscriptionSettings(ack_interval_ms=100, silence_ms_max=600_000)
     controller = await world.controller()
     client, _ = world.client(controller.address, clock=clock, settings=settings)
     peer = await controller.accept()

@@ -236,7 +236,7 @@ async def test_a_slot_has_records_of_many_streams_in_order(rig: ObjectWalRig) ->
     slots = [[(each.stream_id, each.base_offset) for each in slot] for slot in await rig.walk(left)]
     assert all(slot == sorted(slot) for slot in slots)
     assert sum(map(len, slots)) == 30
-    assert max(map(len, slots)) > 20
+    assert any(len({stream_id for stream_id, _ in slot}) > 1 for slot in slots)
 
 
 async def test_a_full_slot_is_followed_by_the_next(rig: ObjectWalRig) -> None:
