@@ -90,7 +90,7 @@ peers: install ## fetch a real Kafka 4.3.1, its tools, Connect, Streams and four
 oracle: install ## the oracle's stories told to a real Kafka: are the recordings still true? RECORD=1 writes them anew
 	$(BIN)/python -m tests.oracle.main $(if $(RECORD),--record) $(STORIES)
 
-tools: install ## Kafka's command line tools, Connect, Streams, MirrorMaker 2, Java clients 2.1 to 4.3, kcat and a client in Go against a running cluster; says what it skips
+tools: install ## Kafka's command line tools, Connect, Streams, MirrorMaker 2, Java clients 2.1 to 4.4, kcat and a client in Go against a running cluster; says what it skips
 	$(BIN)/pytest -q -rs -o 'norecursedirs=.*' tests/tools
 
 bench-transactions: install ## commits per second, latency and CPU per commit beside a real Apache Kafka, file and object WAL (needs Java and Maven): make bench-transactions BENCH='--rounds 3'

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / "build" / "peers"
 POMS = Path(__file__).parent / "maven"
 KAFKA_VERSION = "4.3.1"
-CLIENT_VERSIONS = ("2.1.1", "2.8.2", "3.9.1", "4.3.1")
+CLIENT_VERSIONS = ("2.1.1", "2.8.2", "3.9.1", "4.3.1", "4.4.0")
 SPARK_VERSION = "4.2.0"
 FETCH_S_MAX = 900
 

@@ -1,6 +1,6 @@
 // What a Kafka client in Go (franz-go) sees of a broker: it writes with every codec, reads in a group of two, and says as JSON what became of it.
 //
-// Usage: go run . BOOTSTRAP TOPIC RECORDS
+// Usage: go run . BOOTSTRAP TOPIC RECORDS, or go run . member BOOTSTRAP TOPIC GROUP PROTOCOL
 package main
 
 import (
@@ -38,6 +38,10 @@ type report struct {
 }
 
 func main() {
+	if os.Args[1] == "member" {
+		member(os.Args[2], os.Args[3], os.Args[4], os.Args[5])
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), longest)
 	defer cancel()
 	bootstrap, topic := kgo.SeedBrokers(os.Args[1]), os.Args[2]
