@@ -201,6 +201,7 @@ class StreamsMembership:
 
     def _continue(self, request: StreamsHeartbeat, outcome: Outcome, now_ms: int) -> StreamsAnswer:
         contents, draft, member_id = self.contents, outcome.draft, request.member_id
+        is_first = contents.epoch is None
         is_joining, was_empty = request.member_epoch == JOINING_EPOCH, not contents.members
         if is_joining:
             self._check_size(member_id)
@@ -228,11 +229,14 @@ class StreamsMembership:
         if request.is_shutdown:
             self._shutdown_by = member_id
         has_news = is_joining or former.tasks != contents.current_of(member_id).tasks
-        return self._answer(request, outcome, has_news=has_news)
+        return self._answer(request, outcome, has_news=has_news, is_first=is_first)
 
-    def _answer(self, request: StreamsHeartbeat, outcome: Outcome, *, has_news: bool) -> StreamsAnswer:
+    def _answer(
+        self, request: StreamsHeartbeat, outcome: Outcome, *, has_news: bool, is_first: bool
+    ) -> StreamsAnswer:
+        # As in Kafka, the first answer of a group contains the endpoint, and the endpoint epoch is still 0.
         current = self.contents.current_of(request.member_id)
-        if has_news:
+        if has_news and not is_first:
             self._endpoints.changed(request.member_id)
         statuses = outcome.statuses
         if self._configured.problem is not None:
@@ -243,7 +247,9 @@ class StreamsMembership:
                 "shutdown for the entire application."
             )
             statuses.append(Status(StatusCode.SHUTDOWN_APPLICATION, detail))
-        is_old = self._endpoints.epoch != request.endpoint_epoch
+        is_old = self._endpoints.epoch != request.endpoint_epoch or (
+            is_first and request.endpoint is not None
+        )
         return StreamsAnswer(
             ErrorCode.NONE,
             member_id=request.member_id,
