@@ -1,0 +1,171 @@
+"""Share groups with the Java client: records are acknowledged one by one, and what is acknowledged is not
+delivered again, through moves and kills of brokers.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Final, Self
+
+import pytest
+from ponor_cli.clients.kafka_client import KafkaClient
+from ponor_cli.clients.reassignments import places_of
+
+from tests.e2e.load.cluster import LocalCluster
+from tests.peers.artifacts import PeerMissingError, clients, program
+from tests.tools.ecosystem import create_topic, write_lines
+from tests.tools.java_programs import java_program_command, tool
+
+pytestmark = [pytest.mark.usefixtures("kafka_tools"), pytest.mark.timeout(1_800)]
+VERSION: Final = "4.3.1"
+GROUPS: Final = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
+LINES: Final = [f"line {number}" for number in range(9)]
+STATES: Final = "__share_group_state"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def share_client() -> None:
+    try:
+        program("javac", "a Java compiler")
+        assert clients(VERSION).class_path
+    except PeerMissingError as error:
+        pytest.skip(str(error))
+
+
+class Member:
+    """ShareSteps in a group."""
+
+    def __init__(self, directory: Path, bootstrap: str, topic: str, group: str) -> None:
+        self._errors = directory / f"{group}.err"
+        command = java_program_command("ShareSteps", VERSION, bootstrap, topic, group)
+        with self._errors.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def close(self) -> None:
+        """Leave the group and release the records."""
+        self._process.communicate()
+
+    def take(self, step: str) -> str:
+        """Take a step that succeeds; return its result."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{step}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline().rstrip()
+        assert answer.startswith(f"done {step}"), (answer, self._errors.read_text()[-2_000:])
+        return answer.removeprefix(f"done {step}").strip()
+
+
+def prepare(bootstrap: str, name: str, directory: Path) -> tuple[str, str]:
+    """Create and fill a topic; let a group begin at its start. Return the names of both."""
+    topic, group = name, f"{name}-group"
+    create_topic(bootstrap, topic, 1)
+    write_lines(bootstrap, topic, LINES)
+    about = ("--bootstrap-server", bootstrap, "--group", group)
+    with Member(directory, bootstrap, topic, group) as member:
+        while f"{topic}:0" not in tool(GROUPS, *about, "--describe", "--members", code=None).out:
+            member.take("idle 500")
+        member.close()
+    # A group begins at the end of its topics, unless its offsets are reset.
+    tool(GROUPS, *about, "--reset-offsets", "--to-earliest", "--topic", topic, "--execute")
+    return topic, group
+
+
+def offsets(found: str) -> list[int]:
+    return [int(one.partition("-")[2].partition(":")[0]) for one in found.split()]
+
+
+def move_everything(brokers: LocalCluster, *topics: str) -> None:
+    nodes = [row["node_id"] for row in brokers.describe()["processes"] if row["role"] == "broker"]
+    with KafkaClient(brokers.bootstrap) as client:
+        for topic in topics:
+            for index, place in enumerate(places_of(client, [topic])):
+                to = nodes[(nodes.index(place.leader_id) + 1) % len(nodes)]
+                brokers.run("partition", "move", topic, str(index), "--to", str(to), "--wait")
+
+
+def kill_leader(brokers: LocalCluster, topic: str) -> None:
+    with KafkaClient(brokers.bootstrap) as client:
+        leader = places_of(client, [topic])[0].leader_id
+    (number,) = [
+        row["id"]
+        for row in brokers.describe()["processes"]
+        if row["role"] == "broker" and row["node_id"] == leader
+    ]
+    restarts = brokers.process("broker", number)["restarts"]
+    assert brokers.kill("broker", number)
+    brokers.wait_serving("broker", number, after_restarts=restarts + 1)
+
+
+def test_exactly_the_record_that_is_not_acknowledged_is_delivered_again(
+    brokers: LocalCluster, tmp_path: Path
+) -> None:
+    bootstrap = brokers.bootstrap
+    topic, group = prepare(bootstrap, "five-seven-eight", tmp_path)
+    with Member(tmp_path, bootstrap, topic, group) as member:
+        assert offsets(member.take("poll 9")) == list(range(9))
+        member.take("accept 0 1 2 3 4 5 7 8")
+        assert member.take("commit") == ""
+    move_everything(brokers, topic, STATES)
+    with Member(tmp_path, bootstrap, topic, group) as member:
+        assert offsets(member.take("poll 1")) == [6]
+    kill_leader(brokers, topic)
+    with Member(tmp_path, bootstrap, topic, group) as member:
+        assert offsets(member.take("poll 1")) == [6]
+        member.take("accept 6")
+        assert member.take("commit") == ""
+        assert member.take("idle 3000") == ""
+    write_lines(bootstrap, topic, ["line 9"])
+    with Member(tmp_path, bootstrap, topic, group) as member:
+        assert offsets(member.take("poll 1")) == [9]
+
+
+def test_released_records_return_and_rejected_ones_do_not(ponor: str, tmp_path: Path) -> None:
+    topic, group = prepare(ponor, "released", tmp_path)
+    with Member(tmp_path, ponor, topic, group) as member:
+        assert offsets(member.take("poll 9")) == list(range(9))
+        member.take("accept 0 1 2 3")
+        member.take("reject 4 5")
+        member.take("release 6 7 8")
+        assert member.take("commit") == ""
+        assert member.take("poll 3") == "0-6:2 0-7:2 0-8:2"
+        member.take("accept 6 8")
+        member.take("release 7")
+        assert member.take("poll 1") == "0-7:3"
+        member.take("release 7")
+        assert member.take("poll 1") == "0-7:4"
+        member.take("release 7")
+        assert member.take("poll 1") == "0-7:5"
+        # The delivery count limit is 5: the record is archived.
+        member.take("release 7")
+        assert member.take("commit") == ""
+        assert member.take("idle 3000") == ""
+        described = tool(GROUPS, "--bootstrap-server", ponor, "--describe", "--group", group, "--members").out
+        assert f"{topic}:0" in described, described
+        member.close()
+    listed = tool(GROUPS, "--bootstrap-server", ponor, "--list").lines
+    assert group in listed
+    table = tool(GROUPS, "--bootstrap-server", ponor, "--describe", "--group", group).out
+    # As in Kafka, the durable start offset follows with the next write.
+    (row,) = [line.split() for line in table.splitlines() if topic in line.split()]
+    assert (row[:3], row[4]) == ([group, topic, "0"], "0"), table
+
+
+def test_a_lock_ends(ponor: str, tmp_path: Path) -> None:
+    topic, group = prepare(ponor, "locked", tmp_path)
+    with Member(tmp_path, ponor, topic, group) as first, Member(tmp_path, ponor, topic, group) as second:
+        assert offsets(first.take("poll 9")) == list(range(9))
+        # The first keeps its session, but does not acknowledge.
+        assert second.take("poll 9") == " ".join(f"0-{offset}:2" for offset in range(9))
+        second.take("accept 0 1 2 3 4 5 6 7 8")
+        assert second.take("commit") == ""
