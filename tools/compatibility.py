@@ -21,7 +21,6 @@ from tools.advertised_apis import advertised_apis
 RECORDING: Final = (
     Path(__file__).resolve().parents[1] / "tests" / "oracle" / "recordings" / "api_versions.json"
 )
-SHARE_GROUPS: Final = "there are no share groups yet"
 SECURITY: Final = "there is no security yet"
 QUOTAS: Final = "there are no quotas yet"
 QUORUM: Final = "`ponor cluster quorum` does this"
@@ -76,12 +75,13 @@ REMARKS: Final[Mapping[str, str]] = {
     "READ_SHARE_GROUP_STATE_SUMMARY": "for group coordinators",
     "SHARE_GROUP_HEARTBEAT": "assignor `simple`; groups have no configs of their own, so"
     " `share.auto.offset.reset` is `latest`",
+    "SHARE_FETCH": "the limit of records in flight cuts a batch, so a batch may be acquired in parts;"
+    " markers are never acquired",
     "ALTER_SHARE_GROUP_OFFSETS": "raises the group epoch, which Kafka does not",
     "GET_TELEMETRY_SUBSCRIPTIONS": "Kafka advertises it only with a metrics receiver",
     "PUSH_TELEMETRY": "Kafka advertises it only with a metrics receiver",
 }
 _MISSING_BY_WORD: Final[Mapping[str, str]] = {
-    "SHARE": SHARE_GROUPS,
     "SASL": SECURITY,
     "ACLS": SECURITY,
     "SCRAM": SECURITY,
