@@ -28,13 +28,19 @@ from ponor_kafka.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from ponor_kafka.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from ponor_kafka.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ponor_kafka.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from ponor_kafka.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
 from ponor_kafka.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from ponor_kafka.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+)
 from ponor_kafka.messages.describe_transactions import DescribeTransactionsRequest
 from ponor_kafka.messages.end_txn import EndTxnRequest
 from ponor_kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -61,6 +67,8 @@ from ponor_kafka.messages.offset_for_leader_epoch import (
 )
 from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ponor_kafka.messages.share_acknowledge import ShareAcknowledgeRequest
+from ponor_kafka.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from ponor_kafka.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from ponor_kafka.messages.sync_group import SyncGroupRequest
 from ponor_kafka.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -155,12 +163,20 @@ def _refused_by_coordinators(key: ApiKey, version: int) -> tuple[Message, ErrorC
     if key is ApiKey.SHARE_ACKNOWLEDGE:
         return ShareAcknowledgeRequest(GROUP, "m", 1), ErrorCode.SHARE_SESSION_NOT_FOUND
     match key:
+        case (
+            ApiKey.SHARE_GROUP_HEARTBEAT
+            | ApiKey.STREAMS_GROUP_HEARTBEAT
+            | ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS
+            | ApiKey.ALTER_SHARE_GROUP_OFFSETS
+            | ApiKey.DELETE_SHARE_GROUP_OFFSETS
+        ):
+            return _share_or_streams_request(key), COORDINATOR
         case ApiKey.CONSUMER_GROUP_HEARTBEAT:
             joining = ConsumerGroupHeartbeatRequest(
                 GROUP, "m", 0, rebalance_timeout_ms=10_000, subscribed_topic_names=["t"], topic_partitions=[]
             )
             return joining, COORDINATOR
-        case ApiKey.CONSUMER_GROUP_DESCRIBE:
+        case ApiKey.CONSUMER_GROUP_DESCRIBE | ApiKey.SHARE_GROUP_DESCRIBE | ApiKey.STREAMS_GROUP_DESCRIBE:
             return request_class(key)([GROUP]), COORDINATOR  # type: ignore[call-arg]
         case ApiKey.ADD_PARTITIONS_TO_TXN:
             topics = [AddPartitionsToTxnTopic("__consumer_offsets" if version >= 4 else "t", [0])]
@@ -180,6 +196,22 @@ def _refused_by_coordinators(key: ApiKey, version: int) -> tuple[Message, ErrorC
         case _:
             assert key is ApiKey.LIST_TRANSACTIONS
             return ListTransactionsRequest(), ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def _share_or_streams_request(key: ApiKey) -> Message:
+    """A request of a member or a tool to the coordinator of a share or streams group."""
+    match key:
+        case ApiKey.SHARE_GROUP_HEARTBEAT:
+            return ShareGroupHeartbeatRequest(GROUP, "m", 0, subscribed_topic_names=["t"])
+        case ApiKey.STREAMS_GROUP_HEARTBEAT:
+            return StreamsGroupHeartbeatRequest(GROUP, "m", 1, 0)
+        case ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS:
+            return DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(GROUP)])
+        case ApiKey.ALTER_SHARE_GROUP_OFFSETS:
+            return AlterShareGroupOffsetsRequest(GROUP)
+        case _:
+            assert key is ApiKey.DELETE_SHARE_GROUP_OFFSETS
+            return DeleteShareGroupOffsetsRequest(GROUP)
 
 
 def _share_state_request(key: ApiKey) -> Message:
@@ -245,6 +277,13 @@ REFUSED = {
     ApiKey.CONSUMER_GROUP_DESCRIBE,
     ApiKey.SHARE_FETCH,
     ApiKey.SHARE_ACKNOWLEDGE,
+    ApiKey.SHARE_GROUP_HEARTBEAT,
+    ApiKey.SHARE_GROUP_DESCRIBE,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+    ApiKey.STREAMS_GROUP_HEARTBEAT,
+    ApiKey.STREAMS_GROUP_DESCRIBE,
 }
 CLOSED = {
     ApiKey.DESCRIBE_ACLS,
