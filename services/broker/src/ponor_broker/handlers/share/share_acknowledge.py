@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.share_acknowledge import (
     AcknowledgePartition,
     LeaderIdAndEpoch,
@@ -56,11 +57,15 @@ class ShareAcknowledgeHandler:
         return _response(outcomes, rules.delivery.lock_ms)
 
     def _check_session(self, member: ShareSessionKey, epoch: int) -> None:
+        if epoch == INITIAL_EPOCH:
+            raise ShareSessionError(
+                ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+                "a share session begins with a ShareFetch; acknowledge with the epoch after it",
+            )
         if epoch == FINAL_EPOCH:
             self._sessions.get(member)
         else:
-            # A request with the initial epoch never matches: sessions begin with a ShareFetch.
-            self._sessions.resume(member, epoch if epoch != INITIAL_EPOCH else FINAL_EPOCH)
+            self._sessions.resume(member, epoch)
 
     async def _acknowledge(
         self,
