@@ -12,7 +12,7 @@ import pytest
 from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_cluster_simulation.protocols.committed_steps import CommittedSteps
 from ponor_cluster_simulation.run.cluster_run import ClusterRun
-from ponor_cluster_simulation.run.plan import RunPlan, draw_plan
+from ponor_cluster_simulation.run.plan import NO_CLIENTS, RunPlan, draw_plan
 from ponor_controller.domains.objects import operations as objects
 from ponor_controller.domains.objects import uploads
 from ponor_controller.kernel.decisions import Situation
@@ -40,7 +40,7 @@ def steps_of(plan: RunPlan) -> CommittedSteps:
 def first_forbidden(recorded_seed: int, expected: Callable[[str], bool]) -> str | None:
     """The first forbidden step that is expected; the recorded seed shows it, or one of the first ones."""
     for seed in (recorded_seed, *range(SEEDS_MAX)):
-        for each in steps_of(draw_plan(seed, has_transactions=False)).forbidden:
+        for each in steps_of(draw_plan(seed, NO_CLIENTS)).forbidden:
             if expected(str(each)):
                 return str(each)
     return None

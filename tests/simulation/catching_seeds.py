@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from ponor_cluster_simulation.seeds import run_seed, silence
 
-from tests.simulation.mutants.table import MUTANTS, has_transactions
+from tests.simulation.mutants.table import MUTANTS, clients_of
 
 SEEDS_MAX = 200
 
@@ -19,7 +19,7 @@ def catching_seed(mutant: str, seeds: Iterable[int] = range(SEEDS_MAX)) -> tuple
     """Return the first seed that fails with the bug, and its failure."""
     for seed in seeds:
         with MUTANTS[mutant].planted():
-            failure = run_seed(seed, small=False, has_transactions=has_transactions(mutant)).failure
+            failure = run_seed(seed, small=False, clients=clients_of(mutant)).failure
         if failure:
             return seed, failure
     return None

@@ -42,7 +42,7 @@ from tests.scenarios.test_partition_moves import (
     test_repeated_moves_under_load_lose_duplicate_and_reorder_nothing as moves_under_load,
 )
 from tests.simulation.mutants.mutant import Suite
-from tests.simulation.mutants.table import MUTANTS, caught_by, has_transactions
+from tests.simulation.mutants.table import MUTANTS, caught_by, clients_of
 
 LOOKED_THROUGH = 60
 
@@ -51,7 +51,7 @@ def could_show(mutant: str, seed: int) -> bool:
     """Whether the faults and clients of a seed can show the bug. Drawing a plan is cheap; running
     it takes seconds.
     """
-    plan = draw_plan(seed)
+    plan = draw_plan(seed, clients_of(mutant))
     if mutant.startswith("move_"):
         return plan.mover_pause_s_max is not None
     if mutant.startswith("permission_"):
@@ -60,6 +60,8 @@ def could_show(mutant: str, seed: int) -> bool:
         return plan.wal is WalKind.OBJECT
     if mutant.startswith("transaction_"):
         return bool(plan.transactions.clients)
+    if mutant.startswith("group_"):
+        return bool(plan.group.clients)
     return True
 
 
@@ -70,7 +72,7 @@ def test_a_planted_bug_is_caught(mutant: str, seed: int, message: str) -> None:
     others = (each for each in range(LOOKED_THROUGH) if each != seed and could_show(mutant, each))
     for each in (seed, *others):
         with MUTANTS[mutant].planted():
-            failures.append(run_seed(each, small=False, has_transactions=has_transactions(mutant)).failure)
+            failures.append(run_seed(each, small=False, clients=clients_of(mutant)).failure)
         if re.search(message, failures[-1]):
             return
     pytest.fail("\n".join(filter(None, failures)) or "no check failed")

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 from ponor_broker.partitions.handoff import move_operations, owned_streams
+from ponor_cluster_simulation.run.plan import NO_CLIENTS
 from ponor_cluster_simulation.seeds import run_seed
 from ponor_controller.domains.nodes import failover_rules
 from ponor_controller.domains.nodes import registration as rules
@@ -46,6 +47,6 @@ def test_a_cluster_survives_faults_between_the_batches_of_a_change(
         return registration
 
     monkeypatch.setattr(session_service, "register_node", counting)
-    result = run_seed(seed, small=False, has_transactions=False)
+    result = run_seed(seed, small=False, clients=NO_CLIENTS)
     assert result.failure == "", f"seed {seed}: {result.failure}"
     assert registrations[True], "no registration took several batches"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Final
 import pytest
 from ponor_cluster_simulation.coverage import Coverage
 from ponor_cluster_simulation.report import failure_lines
-from ponor_cluster_simulation.run.plan import draw_plan
+from ponor_cluster_simulation.run.plan import DEFAULT_CLIENTS, NO_CLIENTS, OptionalClients, RunPlan, draw_plan
 from ponor_cluster_simulation.seeds import SeedResult, run_seed
 
 from tests.simulation.coverage_search import below, check_reached
@@ -54,6 +54,7 @@ STATES: Final = {
     "runs with reconciliations": 1,
     "broker: cleaner_records_removed": 11,
 }
+MEMBERS: Final = OptionalClients(transactions=False, group=True)
 EFFECTS: Final = {"processes ended by a fault": 6, "files that lost bytes in a power loss": 1}
 CHECKED: Final = (1, 3, 4, 6, 10, *range(12, 39))
 """Invariants that the recorded seeds check, without those of transactions."""
@@ -68,9 +69,9 @@ for seed in map(int, sys.argv[1:]):
 
 
 @cache
-def run(seed: int, *, has_transactions: bool | None = None) -> SeedResult:
+def run(seed: int, clients: OptionalClients = DEFAULT_CLIENTS) -> SeedResult:
     """Run a seed once; a failure is reported in full."""
-    result = run_seed(seed, has_transactions=has_transactions)
+    result = run_seed(seed, clients=clients)
     assert not result.failure, "\n".join(failure_lines(result, commit=""))
     return result
 
@@ -94,17 +95,13 @@ def missing(
     return [*below(states, coverage.states), *below(effects or {}, coverage.effects), *unchecked]
 
 
-def further(*, has_transactions: bool | None = None) -> Iterator[SeedResult]:
-    """Run seeds that are not recorded: those with transactions, all without their transactions, or all as
-    drawn.
-    """
-    wanted = (
-        seed
-        for seed in range(1_000)
-        if seed not in SEEDS and (not has_transactions or draw_plan(seed).transactions.clients)
-    )
+def further(
+    clients: OptionalClients = DEFAULT_CLIENTS, fits: Callable[[RunPlan], object] = lambda _: True
+) -> Iterator[SeedResult]:
+    """Run seeds that are not recorded and whose plans fit."""
+    wanted = (seed for seed in range(1_000) if seed not in SEEDS and fits(draw_plan(seed, clients)))
     for seed in islice(wanted, FURTHER_SEEDS_MAX):
-        yield run(seed, has_transactions=None if has_transactions else has_transactions)
+        yield run(seed, clients)
 
 
 @pytest.mark.timeout(1_800)  # if the recorded seeds no longer reach them
@@ -134,7 +131,28 @@ def test_the_swarm_has_transactions() -> None:
     check_reached(
         lambda results: missing(results, states, range(48, 56)),
         map(run, SEEDS),
-        further(has_transactions=True),
+        further(fits=lambda plan: plan.transactions.clients),
+    )
+
+
+@pytest.mark.timeout(1_800)
+def test_the_swarm_has_members_of_groups() -> None:
+    states = {
+        "runs with members of a group": 3,
+        "groups: joins with heartbeats": 5,
+        "groups: joins with JoinGroup": 5,
+        "groups: partitions revoked": 1,
+        "groups: members that disappeared": 1,
+        "groups: silent members": 1,
+        "groups: members fenced": 1,
+        "groups: commits acknowledged": 11,
+        "broker: group_migrations consumer": 1,
+        "broker: group_migrations classic": 1,
+    }
+    check_reached(
+        lambda results: missing(results, states, range(56, 62)),
+        (run(seed, MEMBERS) for seed in (19, 31, 34)),
+        further(MEMBERS, fits=lambda plan: plan.group.clients),
     )
 
 
@@ -148,8 +166,8 @@ def test_other_seeds_have_wrong_plans_small_memory_and_settled_tasks() -> None:
     }
     check_reached(
         lambda results: missing(results, states),
-        (run(seed, has_transactions=False) for seed in (22, 33, 39)),
-        further(has_transactions=False),
+        (run(seed, NO_CLIENTS) for seed in (22, 33, 39)),
+        further(NO_CLIENTS),
     )
 
 

@@ -14,6 +14,7 @@ import typer
 
 from ponor_cluster_simulation.coverage import Coverage
 from ponor_cluster_simulation.report import coverage_lines, failure_lines
+from ponor_cluster_simulation.run.plan import OptionalClients
 from ponor_cluster_simulation.seeds import SeedResult, run_seed, run_seeds, silence
 
 HELP = """Run a whole cluster in virtual time, under faults drawn from a seed, and check the invariants.
@@ -23,6 +24,7 @@ Examples:
   ponor simulate --seed 17                 the same seed, the same trace
   ponor simulate --seed 17 --faults '3,7'  only these of its faults
   ponor simulate --seeds 200 --workers 2   seeds 0 to 199
+  ponor simulate --seed 17 --groups        with the members of a consumer group, if the seed draws them
 """
 
 simulate_app = typer.Typer(name="simulate", add_completion=False, pretty_exceptions_enable=False)
@@ -38,17 +40,21 @@ def simulate(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, starting at --first.")] = 60,
     first: Annotated[int, typer.Option(min=0, help="First seed; not with --seed.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2,
+    groups: Annotated[
+        bool, typer.Option(help="Add the members of a consumer group to 40 % of the seeds.")
+    ] = False,
     log: Annotated[bool, typer.Option(help="Show the services' logs.")] = False,
 ) -> None:
     """Run seeds and print a report; see HELP."""
     if not log:
         silence()
+    clients = OptionalClients(group=groups)
     if seed is not None:
         only = None if faults is None else [int(number) for number in faults.split(",") if number.strip()]
-        results = [run_seed(seed, only=only, small=only is None)]
+        results = [run_seed(seed, only=only, small=only is None, clients=clients)]
         _print(f"trace={results[0].trace}")
     else:
-        results = _run_many(range(first, first + seeds), workers)
+        results = _run_many(range(first, first + seeds), workers, clients)
     coverage = Coverage()
     for result in results:
         coverage.add(result.coverage)
@@ -66,9 +72,9 @@ def simulate(
     _print(f"{len(results)} seeds, no violation")
 
 
-def _run_many(numbers: range, workers: int) -> list[SeedResult]:
+def _run_many(numbers: range, workers: int, clients: OptionalClients) -> list[SeedResult]:
     results = []
-    for result in run_seeds(numbers, workers=workers):
+    for result in run_seeds(numbers, workers=workers, clients=clients):
         results.append(result)
         if result.failure:
             _print(f"seed {result.seed} failed: {result.failure.splitlines()[0]}")

@@ -25,6 +25,8 @@ COUNTED_METRICS: Final = tuple(
             "ponor_session_",
             "ponor_subscription_",
             "ponor_gc_",
+            "ponor_group_migrations",
+            "ponor_group_rebalances",
             "ponor_compactor_tasks",
             "ponor_cleaner_",
             "ponor_snapshot_",

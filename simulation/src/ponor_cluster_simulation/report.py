@@ -33,18 +33,19 @@ def failure_lines(result: SeedResult, commit: str) -> list[str]:
         lines += [
             f"the smallest part of this schedule with the same failure ({result.minimal_failure}):",
             *(_schedule(result.minimal) or ["  no faults"]),
-            f"run these faults only: {replay_command(result.seed, result.minimal)}",
+            f"run these faults only: {replay_command(result, result.minimal)}",
         ]
-    lines.append(f"run it again: {replay_command(result.seed, None)}")
+    lines.append(f"run it again: {replay_command(result, None)}")
     return lines
 
 
-def replay_command(seed: int, faults: Sequence[Fault] | None) -> str:
+def replay_command(result: SeedResult, faults: Sequence[Fault] | None) -> str:
     """The command that runs a seed again."""
+    command = f"ponor simulate --seed {result.seed}" + (" --groups" if result.has_members else "")
     if faults is None:
-        return f"ponor simulate --seed {seed}"
+        return command
     numbers = ",".join(str(fault.number) for fault in faults)
-    return f"ponor simulate --seed {seed} --faults '{numbers}'"
+    return f"{command} --faults '{numbers}'"
 
 
 def coverage_lines(coverage: Coverage) -> list[str]:

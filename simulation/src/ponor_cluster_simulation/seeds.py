@@ -11,13 +11,14 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from typing import Final
 
 from ponor_cluster_simulation.coverage import Coverage
 from ponor_cluster_simulation.faults.fault import Fault
 from ponor_cluster_simulation.run.cluster_run import ClusterRun, RunResult
-from ponor_cluster_simulation.run.plan import RunPlan, draw_plan
+from ponor_cluster_simulation.run.plan import DEFAULT_CLIENTS, OptionalClients, RunPlan, draw_plan
 
 TRIES_MAX: Final = 40
 """Maximum number of runs that reduce one failing schedule."""
@@ -30,6 +31,7 @@ class SeedResult:
 
     Attributes:
         failure: empty when all invariants held.
+        has_members: the members of a consumer group were allowed.
         minimal: a smaller part of the faults with the same failure; None if no smaller part was searched for.
         minimal_failure: the failure of the run with `minimal`.
     """
@@ -42,6 +44,7 @@ class SeedResult:
     last_events: tuple[str, ...] = ()
     minimal: tuple[Fault, ...] | None = None
     minimal_failure: str = ""
+    has_members: bool = False
 
 
 def run_plan(plan: RunPlan, only: Sequence[int] | None = None) -> RunResult:
@@ -59,13 +62,13 @@ def run_seed(
     *,
     only: Sequence[int] | None = None,
     small: bool = True,
-    has_transactions: bool | None = None,
+    clients: OptionalClients = DEFAULT_CLIENTS,
 ) -> SeedResult:
     """Run a seed. If it fails and `small` is true, search for the smallest schedule with the same failure.
 
-    If `has_transactions` is False, the run has no transactional clients, even if the seed draws some.
+    The run has only those optional clients that `clients` allows, even if the seed draws others.
     """
-    plan = draw_plan(seed, has_transactions=has_transactions)
+    plan = draw_plan(seed, clients)
     result = run_plan(plan, only)
     faults = (plan if only is None else plan.only(only)).schedule.faults
     minimal, minimal_failure = None, ""
@@ -80,17 +83,21 @@ def run_seed(
         result.last_events,
         minimal,
         minimal_failure,
+        clients.group,
     )
 
 
-def run_seeds(seeds: Sequence[int], *, workers: int) -> Iterator[SeedResult]:
+def run_seeds(
+    seeds: Sequence[int], *, workers: int, clients: OptionalClients = DEFAULT_CLIENTS
+) -> Iterator[SeedResult]:
     """Run many seeds in `workers` processes; results are in the order of the seeds."""
+    run = partial(run_seed, clients=clients)
     if workers == 1:
-        yield from map(run_seed, seeds)
+        yield from map(run, seeds)
         return
     # Spawned workers share no state of loops and loggers; each imports the code once.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=silence) as pool:
-        yield from pool.map(run_seed, seeds)
+        yield from pool.map(run, seeds)
 
 
 def silence() -> None:

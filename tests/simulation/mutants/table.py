@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from ponor_cluster_simulation.run.plan import OptionalClients
+
 from tests.simulation.mutants.broker import BROKER_MUTANTS
 from tests.simulation.mutants.compaction import COMPACTION_MUTANTS
 from tests.simulation.mutants.controller import CONTROLLER_MUTANTS
 from tests.simulation.mutants.garbage import GARBAGE_MUTANTS
+from tests.simulation.mutants.groups import GROUP_MUTANTS
 from tests.simulation.mutants.mutant import Suite
 from tests.simulation.mutants.raft import RAFT_MUTANTS
 from tests.simulation.mutants.storage import JOURNAL_AND_STORAGE_MUTANTS
@@ -23,6 +26,7 @@ MUTANTS: Final = {
         *JOURNAL_AND_STORAGE_MUTANTS,
         *BROKER_MUTANTS,
         *TRANSACTION_MUTANTS,
+        *GROUP_MUTANTS,
         *COMPACTION_MUTANTS,
         *CONTROLLER_MUTANTS,
         *GARBAGE_MUTANTS,
@@ -30,10 +34,10 @@ MUTANTS: Final = {
 }
 
 
-def has_transactions(name: str) -> bool | None:
-    """Whether the swarm's seeds of a mutant have transactions: False, or as drawn."""
-    # The seeds of other bugs are cheaper without, and do not change with the clients of transactions.
-    return None if name.startswith("transaction_") else False
+def clients_of(name: str) -> OptionalClients:
+    """Which optional clients the swarm's seeds of a mutant have: those that show the bug."""
+    # Seeds are cheaper without the others, and do not change with them.
+    return OptionalClients(transactions=name.startswith("transaction_"), group=name.startswith("group_"))
 
 
 def caught_by(suite: Suite) -> list[tuple[str, int, str]]:

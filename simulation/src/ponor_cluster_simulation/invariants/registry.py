@@ -199,6 +199,26 @@ INVARIANTS: Final = (
         "a transaction includes the partitions of all its batches; at the end each batch has a marker",
         "histories",
     ),
+    Invariant(56, "a partition has at most one member of a group at a time", "histories"),
+    Invariant(
+        57,
+        "a member commits offsets of its own partitions only, and an acknowledged offset stays until a newer"
+        " commit",
+        "histories",
+    ),
+    Invariant(58, "the members of a group receive each record at least once", "histories"),
+    Invariant(59, "after the faults each partition of a group's topics has one living member", "judgement"),
+    Invariant(
+        60,
+        "the records of a group never give a partition to two members; at rest targets, current assignments"
+        " and epochs agree",
+        "histories",
+    ),
+    Invariant(
+        61,
+        "a member whose heartbeats are answered stays in the group, with the epoch that it was told",
+        "histories",
+    ),
 )
 
 

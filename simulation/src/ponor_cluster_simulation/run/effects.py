@@ -52,6 +52,7 @@ def count_effects(world: RunWorld) -> None:
     states["changes of a group's coordinator"] += sum(each.coordinators for each in clients.committers)
     _count_compaction(world)
     _count_transactions(world)
+    _count_group(world)
     for kind, count in world.ledger.steps_taken.items():
         states[f"protocol steps: {kind}"] += count
     states["moves requested"] += sum(each.asked for each in clients.movers)
@@ -78,6 +79,15 @@ def _count_transactions(world: RunWorld) -> None:
         states[f"transactions: {outcome.value}"] += shared.history.count(outcome)
     for name, count in shared.states.items():
         states[f"transactions: {name}"] += count
+
+
+def _count_group(world: RunWorld) -> None:
+    states, shared = world.cluster.coverage.states, world.clients.group
+    states["runs with members of a group"] += bool(world.plan.group.clients)
+    states["groups: commits acknowledged"] += shared.history.count_acknowledged()
+    states["groups: offsets fetched"] += len(shared.history.seen_offsets)
+    for name, count in shared.states.items():
+        states[f"groups: {name}"] += count
 
 
 def _count_compaction(world: RunWorld) -> None:

@@ -30,6 +30,7 @@ from ponor_cluster_simulation.histories.linearizability import Register, find_an
 from ponor_cluster_simulation.invariants.ledger import is_slot
 from ponor_cluster_simulation.invariants.quiescence import abandoned_objects, unexplained
 from ponor_cluster_simulation.invariants.registry import LIVENESS
+from ponor_cluster_simulation.run.group_judgement import GroupJudgement
 from ponor_cluster_simulation.run.run_world import RunWorld
 from ponor_cluster_simulation.run.transaction_judgement import TransactionJudgement
 from ponor_cluster_simulation.workload.cold_reader import ColdReader
@@ -56,6 +57,7 @@ class Judgement:
         self._cluster = world.cluster
         self._checks = world.checks
         self._transactions = TransactionJudgement(world)
+        self._group = GroupJudgement(world)
 
     async def judge(self) -> None:
         """Run all checks.
@@ -64,8 +66,9 @@ class Judgement:
             InvariantBrokenError: an invariant does not hold.
         """
         await self._await_quiescence()
-        await self._check_log_is_complete("reader")
+        ends = await self._check_log_is_complete("reader")
         await self._transactions.check()
+        await self._group.check(ends)
         self._check_linearizable()
         await self._check_settled()
         await self._check_zombies()
@@ -144,8 +147,10 @@ class Judgement:
     ) -> None:
         await self._world.wait(LIVENESS, what, condition, s_max=s_max)
 
-    async def _check_log_is_complete(self, name: str) -> None:
-        """Read everything that was acknowledged with a new consumer: each record once, in order."""
+    async def _check_log_is_complete(self, name: str) -> dict[int, int]:
+        """Read everything that was acknowledged with a new consumer: each record once, in order. Return the
+        end of each partition.
+        """
         clients = self._clients
         reader = clients.consumer(name)
         self._world.start(name, reader.run)
@@ -158,6 +163,7 @@ class Judgement:
             keyed = clients.keyed_reader(f"keyed-{name}", stop=True)
             self._world.start(keyed.name, keyed.run)
             await self._await_liveness(f"{keyed.name} has read all", lambda: keyed.is_finished)
+        return {partition: len(log) for partition, log in enumerate(reader.logs)}
 
     def _images(self) -> dict[str, MetadataImage]:
         watch, processes = self._cluster.watch, self._cluster.processes
@@ -335,6 +341,7 @@ class Judgement:
         await self._await_liveness("all brokers serve", lambda: self._serves)
         await self._check_log_is_complete("reader-after-zombies")
         await self._transactions.check_unchanged("after-zombies")
+        await self._group.check_unchanged("after-zombies")
         await self._check_settled()
 
     async def _check_after_power_cut(self) -> None:
@@ -347,6 +354,7 @@ class Judgement:
                 self._cluster.start(name)
         await self._check_log_is_complete("reader-after-power-cut")
         await self._transactions.check_unchanged("after-power-cut")
+        await self._group.check_unchanged("after-power-cut")
         self._world.supervisor.check()
 
 

@@ -29,6 +29,13 @@ from ponor_cluster_simulation.cluster.sim_cluster import (
 from ponor_cluster_simulation.faults.fault import FaultKind
 from ponor_cluster_simulation.faults.swarm import Machines, Schedule, draw_schedule
 from ponor_cluster_simulation.run.compaction_plan import CompactionPlan, draw_compaction
+from ponor_cluster_simulation.run.group_plan import (
+    NO_GROUP,
+    GroupPlan,
+    draw_group,
+    with_group_faults,
+    with_short_sessions,
+)
 from ponor_cluster_simulation.run.transaction_plan import (
     NO_TRANSACTIONS,
     TransactionPlan,
@@ -65,6 +72,24 @@ OPEN_FAULTS_MAX: Final = 3
 """Maximum number of OPEN faults of each kind."""
 SMALL_PAGES_SHARE: Final = 0.3
 """Share of the seeds in which a listing has several pages, so that objects change between pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalClients:
+    """Which optional clients a seed may have. Their random numbers are separate, so that a seed without them
+    is the same as before they existed.
+
+    Attributes:
+        transactions: clients of transactions, in a share of the seeds.
+        group: members of a consumer group, in a share of the seeds.
+    """
+
+    transactions: bool = True
+    group: bool = False
+
+
+DEFAULT_CLIENTS: Final = OptionalClients()
+NO_CLIENTS: Final = OptionalClients(transactions=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,29 +131,38 @@ class RunPlan:
     settings: ClusterSettings
     schedule: Schedule
     transactions: TransactionPlan = NO_TRANSACTIONS
+    group: GroupPlan = NO_GROUP
 
     def only(self, numbers: Sequence[int]) -> RunPlan:
         """The same plan with some of its faults."""
         return replace(self, schedule=self.schedule.only(numbers))
 
 
-def draw_plan(seed: int, *, has_transactions: bool | None = None) -> RunPlan:
-    """Draw the plan of a seed. If `has_transactions` is False, the plan has no transactional clients."""
+def draw_plan(seed: int, clients: OptionalClients = DEFAULT_CLIENTS) -> RunPlan:
+    """Draw the plan of a seed, with those optional clients that `clients` allows."""
     plan = _draw_plan(seed)
-    transactions = NO_TRANSACTIONS if has_transactions is False else draw_transactions(seed)
-    if not transactions.clients:
-        return plan
     machines = Machines((), broker_names(plan.brokers), (), (), has_bucket=False)
-    return replace(
-        plan,
-        settings=replace(plan.settings, broker=with_small_logs(seed, plan.settings.broker)),
-        schedule=with_transaction_faults(seed, plan.schedule, machines, transactions),
-        transactions=transactions,
-    )
+    transactions = draw_transactions(seed) if clients.transactions else NO_TRANSACTIONS
+    if transactions.clients:
+        plan = replace(
+            plan,
+            settings=replace(plan.settings, broker=with_small_logs(seed, plan.settings.broker)),
+            schedule=with_transaction_faults(seed, plan.schedule, machines, transactions),
+            transactions=transactions,
+        )
+    group = draw_group(seed) if clients.group else NO_GROUP
+    if group.clients:
+        plan = replace(
+            plan,
+            settings=replace(plan.settings, broker=with_short_sessions(plan.settings.broker)),
+            schedule=with_group_faults(seed, plan.schedule, machines, group),
+            group=group,
+        )
+    return plan
 
 
 def _draw_plan(seed: int) -> RunPlan:
-    """Draw everything except transactions, whose random numbers are separate."""
+    """Draw everything except the optional clients."""
     chance = random.Random(f"plan {seed}")
     controllers = chance.choice(CONTROLLERS)
     has_bucket = chance.random() < BUCKET_SHARE

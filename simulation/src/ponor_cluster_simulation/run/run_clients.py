@@ -22,12 +22,14 @@ from ponor_cluster_simulation.workload.cold_reader import ColdReader, StreamHist
 from ponor_cluster_simulation.workload.committer import Committer
 from ponor_cluster_simulation.workload.consumer import Consumer
 from ponor_cluster_simulation.workload.controller_reader import ControllerReader, IndexHistory
+from ponor_cluster_simulation.workload.group_member import GroupMember
 from ponor_cluster_simulation.workload.history import ClusterHistory
 from ponor_cluster_simulation.workload.keyed import TOPIC as KEYED
 from ponor_cluster_simulation.workload.keyed import KeyedHistory, KeyedReader, KeyedWriter
 from ponor_cluster_simulation.workload.mover import Mover
 from ponor_cluster_simulation.workload.producer import Producer
 from ponor_cluster_simulation.workload.repeater import Repeater
+from ponor_cluster_simulation.workload.shared_group import SharedGroup
 from ponor_cluster_simulation.workload.shared_transactions import TOPIC as TRANSACTIONAL
 from ponor_cluster_simulation.workload.stale_commits import SharedStreams, StaleCommitter
 from ponor_cluster_simulation.workload.wrong_compactions import WrongCompactor
@@ -37,6 +39,7 @@ PASSING: Final = {"internal.segment.bytes": "9500", "retention.bytes": "10000"}
 """Configuration of the topics that the admin fills and deletes, in runs with compaction: retention also trims
 these topics.
 """
+MEMBER_PAUSE_S_MAX: Final = 0.2
 FIRST_STALE_COMMITTER: Final = 50
 FIRST_REPEATER: Final = 60
 FIRST_WRONG_COMPACTOR: Final = 70
@@ -100,6 +103,18 @@ class RunClients:
         self.controller_readers = self._make_controller_readers()
         self.broker_readers = self._make_broker_readers()
         self.wrong_compactors = self._make_wrong_compactors()
+        self.group = SharedGroup(
+            "readers-of-orders",
+            TOPIC,
+            plan.partitions,
+            cluster.kafka_addresses,
+            pause_s_max=MEMBER_PAUSE_S_MAX,
+            classic_share=plan.group.classic_share,
+        )
+        self.members = [
+            GroupMember(name, self.group, is_static=is_static)
+            for name, is_static in zip(plan.group.clients, plan.group.members, strict=True)
+        ]
         self.transactions = TransactionClients(
             plan.transactions, self._checks, bootstrap=cluster.kafka_addresses, pause_s_max=plan.pause_s_max
         )
@@ -130,7 +145,7 @@ class RunClients:
         for number, committer in enumerate(self.committers):
             self._simulation.process(f"group-{number}", committer.run).start()
         self._start(self.producers, self.consumers, self.repeaters)
-        self._start(self.transactions.producers, self.transactions.readers)
+        self._start(self.transactions.producers, self.transactions.readers, self.members)
 
     def start_others(self) -> None:
         """Start the other clients. Call it after the first acknowledgement, so that brokers and not stale
@@ -145,8 +160,10 @@ class RunClients:
         self._start(self.keyed_readers, self.controller_readers, self.broker_readers, self.wrong_compactors)
 
     def stop(self) -> None:
-        """Stop all clients except consumers, keyed readers and broker readers, which read to the end."""
-        self.admin.stop = self.shared_streams.stop = True
+        """Stop all clients except consumers, keyed readers, broker readers and members, which read to the
+        end.
+        """
+        self.admin.stop = self.shared_streams.stop = self.group.is_calm = True
         self.transactions.stop()
         groups: tuple[Sequence[_Stoppable], ...] = (
             self.producers,

@@ -34,7 +34,14 @@ class Connections:
         self._coordinators: dict[tuple[int, str], str] = {}
 
     async def ask(
-        self, runtime: Runtime, address: str, request: Message, version: int, expected: type[M]
+        self,
+        runtime: Runtime,
+        address: str,
+        request: Message,
+        version: int,
+        expected: type[M],
+        *,
+        timeout_s: float = ANSWER_S_MAX,
     ) -> M:
         """Send a request to a broker.
 
@@ -45,7 +52,7 @@ class Connections:
         client = self._open.get(address)
         if client is None or client.is_closed:
             client = await self._connect(runtime, address)
-        return await client.ask(request, version, expected, timeout_s=ANSWER_S_MAX)
+        return await client.ask(request, version, expected, timeout_s=timeout_s)
 
     async def ask_any(self, runtime: Runtime, request: Message, version: int, expected: type[M]) -> M:
         """Send a request to any broker; the errors are those of `ask`."""
@@ -60,6 +67,8 @@ class Connections:
         request: Message,
         version: int,
         expected: type[M],
+        *,
+        timeout_s: float = ANSWER_S_MAX,
     ) -> M:
         """Send a request to the coordinator of a group or transactional id.
 
@@ -71,7 +80,7 @@ class Connections:
         if address is None:
             address = await self._find(runtime, key_type, key)
             self._coordinators[key_type, key] = address
-        return await self.ask(runtime, address, request, version, expected)
+        return await self.ask(runtime, address, request, version, expected, timeout_s=timeout_s)
 
     def forget_coordinators(self) -> None:
         """Look up coordinators again, after an error."""

@@ -5,6 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from ponor_broker.groups.consumer.assignment import CurrentAssignment
+from ponor_broker.groups.consumer.member import ConsumerMember
+from ponor_broker.groups.consumer.records import (
+    CurrentEntry,
+    EpochEntry,
+    GroupEpoch,
+    MemberEntry,
+    TargetEntry,
+    TargetEpoch,
+    TargetEpochEntry,
+)
+from ponor_broker.groups.record_codec import Entry as GroupLogEntry
+from ponor_broker.groups.record_codec import decode_entry as decode_group_entry
+from ponor_broker.groups.records import GroupEntry, GroupRecord
 from ponor_broker.transactions.record_codec import decode_entry
 from ponor_kafka.control_records import ControlType, read_end_marker
 from ponor_kafka.errors import ErrorCode
@@ -19,13 +33,24 @@ from ponor_kafka.record_batch import BatchView, split_batches
 from ponor_runtime.network import ConnectionClosedError
 from ponor_runtime.runtime import Runtime
 
+from ponor_cluster_simulation.histories.group_logs import Row, RowKind
 from ponor_cluster_simulation.histories.transaction_logs import Batch, Marker, State
 from ponor_cluster_simulation.workload.connections import Connections, NotSentError
 from ponor_cluster_simulation.workload.consumer import RECORD_BYTES_MAX, RETRIABLE
+from ponor_cluster_simulation.workload.group_membership import partitions_of
 from ponor_cluster_simulation.workload.leaders import Leaders
 
 EARLIEST: Final = -2
 BYTES_MAX: Final = 1 << 20
+MembershipEntry = GroupEntry | EpochEntry | TargetEpochEntry | MemberEntry | TargetEntry | CurrentEntry
+KINDS: Final = {
+    GroupEntry: RowKind.CLASSIC,
+    EpochEntry: RowKind.EPOCH,
+    TargetEpochEntry: RowKind.TARGET_EPOCH,
+    MemberEntry: RowKind.MEMBER,
+    TargetEntry: RowKind.TARGET,
+    CurrentEntry: RowKind.CURRENT,
+}
 
 
 class RawLogs:
@@ -129,3 +154,38 @@ def states(batches: Sequence[BatchView]) -> list[State]:
                     )
                 )
     return found
+
+
+def group_rows(batches: Sequence[BatchView], group_id: str) -> list[list[Row]]:
+    """Return the records of one group in a partition of `__consumer_offsets` by batch, without offsets."""
+    return [
+        [
+            row
+            for record in batch.records(RECORD_BYTES_MAX)
+            if (row := _row(decode_group_entry(record.key, record.value), group_id)) is not None
+        ]
+        for batch in batches
+        if not batch.is_control
+    ]
+
+
+def _row(entry: GroupLogEntry | None, group_id: str) -> Row | None:
+    """Return a record that concerns members; None for offsets, expressions, and groups of other types."""
+    if not isinstance(entry, MembershipEntry) or entry.key.group_id != group_id:
+        return None
+    kind, member = KINDS[type(entry)], getattr(entry.key, "member_id", "")
+    match entry.value:
+        case None:
+            return Row(kind, member, is_tombstone=True)
+        case GroupRecord(generation=generation, members=members):
+            shares = {each.member_id: partitions_of(each.assignment) for each in members}
+            return Row(kind, epoch=generation, shares=shares)
+        case CurrentAssignment(epoch=epoch, assigned=assigned, revoking=revoking):
+            held = (*assigned.values(), *revoking.values())
+            return Row(kind, member, epoch, frozenset(index for each in held for index in each))
+        case GroupEpoch(epoch=epoch) | TargetEpoch(epoch=epoch):
+            return Row(kind, epoch=epoch)
+        case ConsumerMember():
+            return Row(kind, member)
+        case target:
+            return Row(kind, member, partitions=frozenset().union(*target.values()))
