@@ -202,7 +202,7 @@ def _never_final(
     final: Mapping[Record, Sequence[Acknowledgement]],
     logs: Mapping[int, Sequence[int]],
 ) -> Iterator[Anomaly]:
-    """Find records that nobody acknowledged finally, although they were not delivered up to the limit."""
+    """Find records without a final acknowledgement, although they were not delivered up to the limit."""
     for partition, offsets in logs.items():
         for offset in offsets:
             record = (partition, offset)
