@@ -14,10 +14,12 @@ from ponor_broker.groups.consumer.records import ConsumerEntry, CurrentEntry, Ta
 from ponor_broker.groups.instructions import Timer, TimerKind
 from ponor_broker.groups.membership import Membership
 from ponor_broker.groups.migration import GroupMigration
+from ponor_broker.groups.outcome import TimerInstruction
 
 from tests.simulation.mutants.mutant import Catch, Mutant, Suite, method, used_in
 
 _has_failed = ConsumerMembership._has_failed
+_restored = ConsumerMembership.restored
 _records = GroupMigration._records
 
 
@@ -34,6 +36,11 @@ def owns_none(*_: object) -> bool:
 def sessions_never_end(self: ConsumerMembership, timer: Timer) -> bool:
     """`ConsumerMembership._has_failed`."""
     return timer.kind is not TimerKind.SESSION and _has_failed(self, timer)
+
+
+def restored_without_sessions(self: ConsumerMembership) -> list[TimerInstruction]:
+    """`ConsumerMembership.restored`."""
+    return [each for each in _restored(self) if each.timer.kind is not TimerKind.SESSION]
 
 
 def upgrade_without_assignments(
@@ -54,7 +61,7 @@ GROUP_MUTANTS: Iterable[Mutant] = (
         "group_assignment_before_release",
         "the coordinator gives a partition to its next member before the former one has released it",
         used_in("reconcile", reconcile_without_waiting, membership),
-        (Catch(Suite.SWARM, "invariant (56|60) ", 47),),
+        (Catch(Suite.SWARM, "invariant (56|60) ", 46),),
     ),
     Mutant(
         "group_revocation_not_awaited",
@@ -69,9 +76,15 @@ GROUP_MUTANTS: Iterable[Mutant] = (
         (Catch(Suite.SWARM, "invariant 59 ", 47),),
     ),
     Mutant(
+        "group_sessions_lost_on_load",
+        "a coordinator that loads a group starts no sessions, so that members without heartbeats stay",
+        (method(ConsumerMembership.restored, restored_without_sessions),),
+        (Catch(Suite.SWARM, "invariant 59 ", 26),),
+    ),
+    Mutant(
         "group_upgrade_loses_assignments",
         "a classic group that becomes a consumer group does not know which partitions its members have",
         (method(GroupMigration._records, upgrade_without_assignments),),
-        (Catch(Suite.SWARM, "invariant 56 ", 19),),
+        (Catch(Suite.SWARM, "invariant 56 ", 37),),
     ),
 )

@@ -216,7 +216,7 @@ INVARIANTS: Final = (
     ),
     Invariant(
         61,
-        "a member whose heartbeats are answered stays in the group, with the epoch that it was told",
+        "a member whose heartbeats are answered stays in the group, with the epoch of the newest answer",
         "histories",
     ),
 )

@@ -258,7 +258,9 @@ class ConsumerMembership(Membership):
         self._shared.history.confirmed(self.member, now_of(runtime), self._safe_until_s)
         if answer.assignment is not None:
             rows = answer.assignment.topic_partitions
-            assert all(row.topic_id == self._leaders.topic_id for row in rows), "a topic without a subscription"
+            assert all(row.topic_id == self._leaders.topic_id for row in rows), (
+                "a topic without a subscription"
+            )
             self._wanted = frozenset(index for row in rows for index in row.partitions)
             self._delay = runtime.randomness.below(2) * runtime.randomness.below(LATE_STEPS_MAX + 1)
 
