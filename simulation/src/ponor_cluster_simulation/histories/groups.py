@@ -1,7 +1,7 @@
 """The history of the members of one consumer group, and the search for anomalies in it.
 
 Members note which partitions they may use and until when, what they commit, and which records they get. The
-rules hold for the classic and for the consumer protocol, because a member notes only the answers that it receives.
+rules hold for the classic and for the consumer protocol: they use only the answers that members receive.
 """
 
 from __future__ import annotations
