@@ -98,7 +98,7 @@ def _a_partition_is_moved_there_and_back(cluster: LocalCluster, load: SteadyLoad
         assert _leader(cluster, 0) == target
         again = json.loads(cluster.run(*words))
         assert (again["partitions"], again["already_there"], again["leader"]) == ([], [0], target)
-        assert f"already led by {target}, nothing moves" in again["message"]
+        assert f"already led by {target}: nothing to move" in again["message"]
         load.goes_on(RECORDS)
 
 

@@ -103,7 +103,7 @@ def test_a_server_that_ignores_conditions_is_unsafe_with_a_reason() -> None:
         (Flaw.CUTS_RANGES, "ranges", ""),
         (Flaw.LISTS_LATE, "listings", "1 objects are missing"),
         (Flaw.LOSES_PARTS, "large objects", "was read as 16777216 bytes"),
-        (Flaw.LOSES_PARTS, "multipart uploads", "other bytes"),
+        (Flaw.LOSES_PARTS, "multipart uploads", "different bytes"),
     ],
 )
 async def test_each_flaw_is_detected_by_its_check(flaw: Flaw, check: str, word: str) -> None:

@@ -177,7 +177,7 @@ async def test_session_errors() -> None:
         one = Member(rig, "m", epoch=3)
         assert (await one.fetch()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
         one.epoch = 0
-        assert (await one.acknowledge([])).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+        assert (await one.acknowledge([])).error_code == ErrorCode.INVALID_SHARE_SESSION_EPOCH
         one = await rig.member()
         assert (await Member(rig, "n").fetch(["a"])).error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
         one.epoch = 7
