@@ -55,7 +55,7 @@ def _more_words(kafka: Any, ponor: Any) -> bool:
 ALLOWED: Final[Sequence[Allowed]] = (
     Allowed(
         "fewer APIs",
-        "Ponor advertises only supported APIs, and does not support security, quotas or streams groups yet",
+        "Ponor advertises only supported APIs, and does not support security and quotas yet",
         api="ApiVersions",
         path=r"api_keys\[\d+\]",
         fits=_only_kafka,

@@ -124,7 +124,8 @@ def is_balanced(members: Sequence[Member]) -> bool:
 
 def group_type(bootstrap: str, group: str) -> str:
     """Return `classic` or `consumer`."""
-    described = AdminClient({"bootstrap.servers": bootstrap}).describe_consumer_groups([group])
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # its futures end only while it exists
+    described = admin.describe_consumer_groups([group])
     return str(described[group].result(WAIT_S_MAX).type.name).lower()
 
 
