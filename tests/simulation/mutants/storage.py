@@ -238,8 +238,8 @@ JOURNAL_AND_STORAGE_MUTANTS: Final = (
         "wal_ack_before_durable",
         "An append to a log in the store is acknowledged when its put begins.",
         (method(ObjectWal._begin_put, acknowledge_slot),),
-        # A consumer whose record is lost asks for an offset behind the end.
-        (Catch(Suite.SWARM, r"invariant 32|OFFSET_OUT_OF_RANGE", 8),),
+        # A lost record: a consumer asks for an offset behind the end, or its producer has a gap of sequences.
+        (Catch(Suite.SWARM, r"invariant 32|OFFSET_OUT_OF_RANGE|OUT_OF_ORDER_SEQUENCE_NUMBER", 8),),
     ),
     Mutant(
         "wal_fence_trimmed",
