@@ -3,153 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
 from typing import Any
 from uuid import UUID
 
 import pytest
-from ponor_broker.coordination.share_persister import SharePartitionKey
 from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.member import JoinProtocol
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
-from ponor_broker.handlers.groups.groups import group_handlers, share_group_handlers
-from ponor_broker.requests.api_handler import RequestContext
-from ponor_broker.requests.connection import ConnectionContext
 from ponor_kafka.api import ApiKey
-from ponor_kafka.codec import decode, decode_response, encode
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.internal_topics import OFFSETS_TOPIC
-from ponor_kafka.message import ZERO_UUID, Message
-from ponor_kafka.messages.alter_share_group_offsets import (
-    AlterShareGroupOffsetsRequest,
-    AlterShareGroupOffsetsRequestPartition,
-    AlterShareGroupOffsetsRequestTopic,
-)
 from ponor_kafka.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from ponor_kafka.messages.delete_groups import DeleteGroupsRequest
-from ponor_kafka.messages.delete_share_group_offsets import (
-    DeleteShareGroupOffsetsRequest,
-    DeleteShareGroupOffsetsRequestTopic,
-)
 from ponor_kafka.messages.describe_groups import DescribeGroupsRequest
-from ponor_kafka.messages.describe_share_group_offsets import (
-    DescribeShareGroupOffsetsRequest,
-    DescribeShareGroupOffsetsRequestGroup,
-    DescribeShareGroupOffsetsRequestTopic,
-)
 from ponor_kafka.messages.list_groups import ListGroupsRequest
-from ponor_kafka.messages.share_group_describe import ShareGroupDescribeRequest
 from ponor_kafka.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from s3stream.errors import StorageFailedError
 
-TOPIC = UUID(int=1)
-TOPIC_ID = TOPIC.bytes
-ALL = {TOPIC_ID: [0, 1, 2, 3]}
-INTERVAL_MS = 1_000
-OFFSETS_KEYS = (
-    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
-    ApiKey.ALTER_SHARE_GROUP_OFFSETS,
-    ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+from services.broker.tests.share_groups_kit import (
+    ALL,
+    INTERVAL_MS,
+    TOPIC,
+    TOPIC_ID,
+    Wire,
+    key,
+    partitions_of,
+    wire,
 )
 
-
-class MemoryEnds:
-    """Partitions that end at offset 100."""
-
-    async def find(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int | ErrorCode]:
-        return dict.fromkeys(partitions, 100)
-
-
-class Wire:
-    """Sends requests as bytes and reads answers from bytes."""
-
-    def __init__(self, world: Any) -> None:
-        self.world = world
-        self.attach()
-
-    def attach(self) -> None:
-        """Use the coordinator of the newest start."""
-        world = self.world
-        handlers = [
-            *group_handlers(world.coordinator, world, world.clock),
-            *share_group_handlers(world.coordinator, world.persister, world, MemoryEnds()),
-        ]
-        self.handlers = {handler.key: handler for handler in handlers}
-
-    async def send(self, key: ApiKey, request: Message) -> Any:
-        handler = self.handlers[key]
-        version = handler.version_max
-        read, _ = decode(key, version, encode(request, version))
-        context = RequestContext(version, "client", ConnectionContext("127.0.0.1:5"))
-        response = await handler.handle(read, context)
-        assert response is not None
-        answered, _ = decode_response(key, version, encode(response, version))
-        return answered
-
-    async def beat(
-        self, member_id: str, epoch: int, topics: list[str] | None = None, group: str = "g"
-    ) -> Any:
-        request = ShareGroupHeartbeatRequest(group, member_id, epoch, None, topics)
-        return await self.send(ApiKey.SHARE_GROUP_HEARTBEAT, request)
-
-    async def join(self, member_id: str, *topics: str) -> int:
-        """Join and wait for an assignment; return the member epoch."""
-        answer = await self.beat(member_id, 0, list(topics))
-        assert answer.error_code == 0, answer
-        await self.world.clock.pass_ms(INTERVAL_MS)
-        answer = await self.beat(member_id, answer.member_epoch)
-        epoch: int = answer.member_epoch
-        return epoch
-
-    async def restart(self) -> None:
-        await self.world.kill()
-        await self.world.start()
-        self.attach()
-
-    async def describe(self, group_id: str = "g") -> Any:
-        answer = await self.send(ApiKey.SHARE_GROUP_DESCRIBE, ShareGroupDescribeRequest([group_id], False))
-        return answer.groups[0]
-
-    async def alter(self, start_offset: int, topic: str = "t", partition: int = 0) -> Any:
-        rows = [AlterShareGroupOffsetsRequestPartition(partition, start_offset)]
-        request = AlterShareGroupOffsetsRequest("g", [AlterShareGroupOffsetsRequestTopic(topic, rows)])
-        return await self.send(ApiKey.ALTER_SHARE_GROUP_OFFSETS, request)
-
-    async def delete_offsets(self, *topics: str) -> Any:
-        rows = [DeleteShareGroupOffsetsRequestTopic(topic) for topic in topics]
-        return await self.send(ApiKey.DELETE_SHARE_GROUP_OFFSETS, DeleteShareGroupOffsetsRequest("g", rows))
-
-    async def offsets(self, topics: list[DescribeShareGroupOffsetsRequestTopic] | None = None) -> Any:
-        group = DescribeShareGroupOffsetsRequestGroup("g", topics)
-        answer = await self.send(
-            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, DescribeShareGroupOffsetsRequest([group])
-        )
-        return answer.groups[0]
-
-    async def delete_group(self) -> ErrorCode:
-        answer = await self.send(ApiKey.DELETE_GROUPS, DeleteGroupsRequest(["g"]))
-        return ErrorCode(answer.results[0].error_code)
-
-
-def partitions_of(answer: Any) -> dict[bytes, list[int]] | None:
-    if answer.assignment is None:
-        return None
-    return {row.topic_id: row.partitions for row in answer.assignment.topic_partitions}
-
-
-def key(partition: int, topic_id: UUID = TOPIC) -> SharePartitionKey:
-    return SharePartitionKey("g", topic_id, partition)
-
-
-@pytest.fixture
-async def wire(world_type: Any) -> AsyncIterator[Wire]:
-    world = world_type(GroupSettings(offsets_topic_partitions=1, offsets_rewrite_log_bytes_min=16 << 10))
-    world.topics[OFFSETS_TOPIC] = (UUID(int=99), 1)
-    await world.start()
-    yield Wire(world)
-    await world.coordinator.close()
-    assert world.failures == []
+__all__ = ["wire"]  # the fixture
 
 
 async def test_a_member_gets_partitions_once_their_states_exist(wire: Wire) -> None:
@@ -419,85 +301,3 @@ async def test_an_empty_group_does_not_expire(wire: Wire) -> None:
     for _ in range(3):
         await wire.world.clock.pass_ms(604_800_000)
     assert (await wire.describe()).group_state == "Empty"
-
-
-# --- offsets
-
-
-async def test_altered_offsets_raise_the_state_epoch(wire: Wire) -> None:
-    await wire.join("m", "t")
-    assert (await wire.alter(5)).error_code == ErrorCode.NON_EMPTY_GROUP
-    await wire.beat("m", -1)
-    before = wire.world.persister.states[key(0)].state_epoch
-    answer = await wire.alter(5)
-    assert [(r.partition_index, r.error_code) for r in answer.responses[0].partitions] == [(0, 0)]
-    assert (await wire.alter(7)).responses[0].topic_id == TOPIC_ID
-    state = wire.world.persister.states[key(0)]
-    assert (state.start_offset, wire.world.persister.states[key(1)].start_offset) == (7, -1)
-    assert state.state_epoch > before + 1
-
-
-async def test_altered_offsets_of_a_new_group_survive_a_restart_and_a_subscription(wire: Wire) -> None:
-    await wire.alter(5)
-    await wire.restart()
-    assert (await wire.describe()).group_state == "Empty"
-    await wire.join("m", "t")
-    starts = [wire.world.persister.states[key(partition)].start_offset for partition in range(4)]
-    assert starts == [5, -1, -1, -1]
-
-
-async def test_unknown_partitions_cannot_be_altered(wire: Wire) -> None:
-    for topic, partition in (("none", 0), ("t", 4)):
-        answer = await wire.alter(5, topic, partition)
-        assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert (await wire.describe()).error_code == ErrorCode.GROUP_ID_NOT_FOUND
-
-
-async def test_offsets_are_described_with_their_lag(wire: Wire) -> None:
-    await wire.alter(5)
-    rows = (await wire.offsets()).topics[0].partitions
-    assert [(r.partition_index, r.start_offset, r.lag) for r in rows] == [(0, 5, 95)]
-    await wire.join("m", "t")
-    asked = [
-        DescribeShareGroupOffsetsRequestTopic("t", [1]),
-        DescribeShareGroupOffsetsRequestTopic("none", [0]),
-    ]
-    known, unknown = (await wire.offsets(asked)).topics
-    assert [(r.start_offset, r.lag, r.error_code) for r in known.partitions] == [(-1, -1, 0)]
-    assert (unknown.topic_id, unknown.partitions[0].start_offset) == (ZERO_UUID, -1)
-
-
-async def test_deleted_offsets(wire: Wire) -> None:
-    await wire.join("m", "t")
-    assert (await wire.delete_offsets("t")).error_code == ErrorCode.NON_EMPTY_GROUP
-    await wire.beat("m", -1)
-    wire.world.topics["u"] = (UUID(int=2), 1)
-    answer = await wire.delete_offsets("t", "u", "none")
-    assert [(r.topic_name, r.error_code) for r in answer.responses] == [("t", 0), ("u", 3), ("none", 3)]
-    assert answer.responses[1].error_message == "There is no offset information to delete."
-    assert not wire.world.persister.states
-    assert (await wire.offsets()).topics == []
-    await wire.join("m", "t")
-    assert set(wire.world.persister.states) == {key(partition) for partition in range(4)}
-
-
-async def test_a_deletion_of_offsets_that_failed_is_repeated(wire: Wire) -> None:
-    await wire.join("m", "t")
-    await wire.beat("m", -1)
-    wire.world.persister.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    failed = await wire.delete_offsets("t")
-    assert failed.responses[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    wire.world.persister.refusal = None
-    await wire.restart()
-    assert (await wire.delete_offsets("t")).responses[0].error_code == 0
-    assert not wire.world.persister.states
-
-
-@pytest.mark.parametrize("api", OFFSETS_KEYS[1:])
-async def test_requests_for_offsets_name_a_group(wire: Wire, api: ApiKey) -> None:
-    request: Message = (
-        AlterShareGroupOffsetsRequest("", [])
-        if api is ApiKey.ALTER_SHARE_GROUP_OFFSETS
-        else DeleteShareGroupOffsetsRequest("", [])
-    )
-    assert (await wire.send(api, request)).error_code == ErrorCode.INVALID_GROUP_ID
