@@ -40,7 +40,7 @@ class LedSharePartition:
         state_epoch: the epoch of that state.
         is_closed: whether the memory was dropped. Requests must look the share partition up again.
         is_reading: whether a request reads records from objects, which the others must not read too.
-        is_unused: whether the group has no session at this broker any more.
+        is_unused: whether the group's last session at this broker has ended.
         timer_ends_ms: when the timer of the locks fires; None if it is not set.
         size_bytes: the memory that is charged.
     """

@@ -2,7 +2,7 @@
 
 A share partition is loaded when the first member of its group fetches the topic partition here. Its memory is
 dropped when the topic partition closes, when a newer leader or a reset of the group's offsets fences it, and
-when the group has no session at this broker any more. Locks do not expire while the broker may not answer.
+when the group's last session at this broker ends. Locks do not expire while the broker may not answer.
 """
 
 from __future__ import annotations
@@ -229,8 +229,8 @@ class LedSharePartitions:
     # End
 
     def release(self, group_id: str, member_id: str, keys: list[PartitionKey], *, is_last: bool) -> None:
-        """Release the records of a member whose session ended. `is_last`: the group has no session at this
-        broker any more, so its memory is dropped when everything is written. An administrator may reset the
+        """Release the records of a member whose session ended. `is_last`: it was the group's last
+        session at this broker, so its memory is dropped when everything is written. An administrator may reset the
         offsets of a group without members; the next member must see the new ones.
         """
         rules = self._rules.of(group_id)

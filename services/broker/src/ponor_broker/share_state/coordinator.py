@@ -77,11 +77,6 @@ class ShareCoordinator:
         """Answer every waiting request with NOT_COORDINATOR. Idempotent."""
         await self.shards.close()
 
-        """Delete the states of deleted topics in the background."""
-        for shard in self.shards.by_index.values():
-            shard.has_to_forget_topics = True
-        self._topics_deleted.set()
-
     def topics_deleted(self) -> None:
         """Delete the states of deleted topics in the background."""
         for shard in self.shards.by_index.values():
