@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 import pytest
@@ -106,3 +107,22 @@ async def test_requests_for_offsets_name_a_group(wire: Wire, api: ApiKey) -> Non
         else DeleteShareGroupOffsetsRequest("", [])
     )
     assert (await wire.send(api, request)).error_code == ErrorCode.INVALID_GROUP_ID
+
+
+async def test_a_reset_waits_until_its_epoch_is_durable(wire: Wire) -> None:
+    persister = wire.world.persister
+    persister.opened.clear()
+    first = asyncio.create_task(wire.alter(5))
+    await wire.world.clock.settle()
+    first.cancel()
+    await wire.restart()  # the record that the states are being initialized is durable already
+    persister.opened.set()
+    partition = wire.world.open[0]
+    partition.is_slow = True
+    second = asyncio.create_task(wire.alter(6))
+    await wire.world.clock.settle()
+    assert not persister.states
+    partition.is_slow = False
+    partition.sync()
+    assert (await second).error_code == 0
+    assert persister.states[key(0)].start_offset == 6

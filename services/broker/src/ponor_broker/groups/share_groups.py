@@ -278,7 +278,13 @@ class ShareGroups(ServerAssignedGroups):
             if is_new:
                 self._table.remove(group)
             return error
-        return await self._create_states(group, states, starts)
+        # If a crash reverted the epoch after the states have it, the next reset would have the same epoch
+        # and change nothing.
+        error = await self._durable(group)
+        if error is not ErrorCode.NONE:
+            return error
+        found = self._empty_group(group_id)  # a member may have joined meanwhile
+        return found if isinstance(found, ErrorCode) else await self._create_states(found[0], states, starts)
 
     async def delete_offsets(self, group_id: str, names: Sequence[str]) -> dict[str, ErrorCode] | ErrorCode:
         """Delete the states of whole topics of a group without members; a topic without states gets
