@@ -229,9 +229,11 @@ class LedSharePartitions:
     # End
 
     def release(self, group_id: str, member_id: str, keys: list[PartitionKey], *, is_last: bool) -> None:
-        """Release the records of a member whose session ended. `is_last`: it was the group's last
-        session at this broker, so its memory is dropped when everything is written. An administrator may reset the
-        offsets of a group without members; the next member must see the new ones.
+        """Release the records of a member whose session ended.
+
+        `is_last`: it was the group's last session at this broker, so its memory is dropped when everything
+        is written. An administrator may reset the offsets of a group without members; the next member must
+        see the new ones.
         """
         rules = self._rules.of(group_id)
         for topic_id, index in keys:

@@ -17,6 +17,10 @@ from ponor_broker.groups.streams.topology import InternalTopic, Subtopology, Top
 
 _NAMED_MAX: Final = 3
 """Topics that a detail names."""
+TOPOLOGY_TOPICS_MAX: Final = 2_000
+"""Mentions of topics in a topology, so that it can be configured in one turn of the event loop."""
+TASKS_MAX: Final = 100_000
+"""Tasks of a topology, which members and targets keep in memory."""
 PartitionsOf: TypeAlias = Callable[[str], int | None]
 """Returns the number of partitions of a topic; None if it does not exist."""
 
@@ -86,6 +90,12 @@ def configure(topology: Topology, partitions_of: PartitionsOf) -> ConfiguredTopo
         (each.subtopology_id, _task_count(each, partitions_of, decided)) for each in topology.subtopologies
     )
     tasks = dict(counts)
+    if sum(tasks.values()) > TASKS_MAX:
+        detail = (
+            f"The topology has {sum(tasks.values())} tasks; at most {TASKS_MAX} are supported. "
+            "Use fewer partitions, or split the application."
+        )
+        return ConfiguredTopology(problem=Status(StatusCode.INCORRECTLY_PARTITIONED_TOPICS, detail))
     problem = None
     if missing:
         names = _summary([topic.name for topic in missing])
@@ -99,6 +109,20 @@ def check_structure(topology: Topology) -> None:
     Raises:
         HeartbeatRefusedError: STREAMS_INVALID_TOPOLOGY.
     """
+    mentions = sum(
+        1
+        + len(each.source_topics)
+        + len(each.repartition_sources)
+        + len(each.repartition_sinks)
+        + len(each.changelogs)
+        + sum(map(len, each.copartition_groups))
+        for each in topology.subtopologies
+    )
+    if mentions > TOPOLOGY_TOPICS_MAX:
+        raise _invalid(
+            f"The topology mentions {mentions} subtopologies and topics; at most {TOPOLOGY_TOPICS_MAX} are "
+            "supported. Split the application."
+        )
     for each in topology.subtopologies:
         for topic in each.changelogs:
             if topic.partitions:
@@ -161,12 +185,22 @@ def _repartition_partitions(topology: Topology, partitions_of: PartitionsOf) -> 
             "Failed to compute number of partitions for all repartition topics, because a repartition source "
             "topic is never used as a sink topic."
         )
+    readers: dict[str, list[int]] = {}
+    for number, each in enumerate(topology.subtopologies):
+        for topic in each.repartition_sources:
+            readers.setdefault(topic.name, []).append(number)
     open_sinks = sinks - decided.keys()
+    # A subtopology decides all its sinks as soon as it reads a topic that is decided. So each one is visited
+    # at most twice, also in a long chain.
+    due: Iterable[int] = range(len(topology.subtopologies))
+    visited: set[int] = set()
     while open_sinks:
         found: dict[str, int] = {}
-        for each in topology.subtopologies:
+        for number in due:
+            each = topology.subtopologies[number]
             count = _read_partitions(each, partitions_of, decided)
             if count is not None:
+                visited.add(number)
                 found.update((name, count) for name in each.repartition_sinks if name in open_sinks)
         if not found:
             raise _invalid(
@@ -175,6 +209,7 @@ def _repartition_partitions(topology: Topology, partitions_of: PartitionsOf) -> 
             )
         decided.update(found)
         open_sinks -= found.keys()
+        due = sorted({number for name in found for number in readers.get(name, ())} - visited)
     return decided
 
 
