@@ -86,7 +86,7 @@ class Member:
 
     def disconnect(self) -> None:
         """End the connection."""
-        for callback in self.connection.on_closed or ():
+        for callback in list((self.connection.on_closed or {}).values()):
             callback()
 
     def _next_epoch(self) -> None:
@@ -142,6 +142,15 @@ class ShareRig:
 
     def key(self, topic: str = "a") -> SharePartitionKey:
         return SharePartitionKey("g", UUID(bytes=self.fetching.topic_ids[topic]), 0)
+
+    def holds(self, member_id: str, topic: str) -> bool:
+        """Whether a member holds records of a topic."""
+        share = self.shares.find("g", self.fetching.topic_ids[topic], 0)
+        return (
+            share is not None
+            and share.state is not None
+            and any(run.is_held_by(member_id) for run in share.state.runs)
+        )
 
     async def append(self, *records: int, topic: str = "a") -> None:
         """Append batches with these numbers of records."""

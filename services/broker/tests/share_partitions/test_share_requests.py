@@ -102,6 +102,51 @@ async def test_a_disconnected_member_releases_its_records() -> None:
         assert (await one.fetch()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
 
 
+async def test_a_connection_keeps_nothing_of_sessions_that_ended_or_were_replaced() -> None:
+    async with ShareRig() as rig:
+        one = await rig.member("m")
+        for _ in range(5):
+            one.epoch = 0
+            await one.fetch()
+        assert one.connection.on_closed is not None
+        assert len(one.connection.on_closed) == 1
+        one.epoch = -1
+        await one.fetch()
+        assert not one.connection.on_closed
+
+
+async def test_a_member_that_returns_at_once_keeps_its_records() -> None:
+    async with ShareRig() as rig:
+        await rig.append(2)
+        one, _ = await rig.member("m"), await rig.member("n")
+        assert await one.acquired() == [(0, 1, 1)]
+        one.disconnect()
+        one.epoch = 0
+        await one.fetch(["a"])
+        await turns()
+        assert await one.code([(0, 1, ACCEPT)]) == 0
+
+
+async def test_one_turn_releases_the_records_of_one_partition() -> None:
+    async with ShareRig() as rig:
+        topics = ("a", "b", "c")
+        for topic in topics[1:]:
+            await rig.fetching.create(topic)
+            await rig.initialize(topic)
+        for topic in topics:
+            await rig.append(1, topic=topic)
+        one, _ = await rig.member("m", *topics), await rig.member("n")
+        while len(held := [topic for topic in topics if rig.holds("m", topic)]) < len(topics):
+            await one.fetch()
+        one.disconnect()
+        for _ in range(20):
+            before = len(held)
+            await asyncio.sleep(0)
+            held = [topic for topic in topics if rig.holds("m", topic)]
+            assert len(held) >= before - 1
+        assert not held
+
+
 async def test_the_last_session_of_a_group_drops_its_memory() -> None:
     async with ShareRig() as rig:
         await rig.append(2)

@@ -47,14 +47,19 @@ class ConnectionContext:
     peer: str
     client_software_name: str = "unknown"
     client_software_version: str = "unknown"
-    on_closed: list[Callable[[], None]] | None = None
-    """Called when the connection has ended; None if no handler needs it."""
+    on_closed: dict[object, Callable[[], None]] | None = None
+    """Called when the connection has ended, by owner; None if no handler needs it."""
 
-    def when_closed(self, callback: Callable[[], None]) -> None:
-        """Call back when the connection has ended."""
+    def when_closed(self, owner: object, callback: Callable[[], None]) -> None:
+        """Call back when the connection has ended, unless `forget` is called for the owner before."""
         if self.on_closed is None:
-            self.on_closed = []
-        self.on_closed.append(callback)
+            self.on_closed = {}
+        self.on_closed[owner] = callback
+
+    def forget(self, owner: object) -> None:
+        """Remove the callback of an owner that has ended before the connection. Idempotent."""
+        if self.on_closed is not None:
+            self.on_closed.pop(owner, None)
 
     @property
     def host(self) -> str:
@@ -225,7 +230,7 @@ class ClientConnection:
             self._release(place.frame_bytes)
             place.abandon()
         callbacks, self.context.on_closed = self.context.on_closed, None
-        for callback in callbacks or ():
+        for callback in list((callbacks or {}).values()):
             callback()
 
     def _enqueue(self, frame: bytearray) -> None:

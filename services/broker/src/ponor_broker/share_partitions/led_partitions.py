@@ -8,7 +8,7 @@ when the group's last session at this broker ends. Locks do not expire while the
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 from uuid import UUID
@@ -16,6 +16,7 @@ from uuid import UUID
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
+from ponor_runtime.turns import Steps, Turns
 
 from ponor_broker.coordination.share_persister import SharePartitionKey, SharePersister, ShareState
 from ponor_broker.coordination.timers import TimerQueue
@@ -34,6 +35,9 @@ from ponor_broker.share_partitions.share_partition import SharePartition, ShareS
 _LOG = logging.getLogger(__name__)
 RETRY_S: Final = 1.0
 """Pause before the state is read again after an error. Meanwhile, members get no records."""
+
+_LOOK_UPS_PER_STEP: Final = 500
+"""Share partitions that one step of the end of a session visits without releasing records."""
 
 _K = TypeVar("_K")
 FindTime: TypeAlias = Callable[[Partition, int], Awaitable[int | None]]
@@ -64,6 +68,7 @@ class LedSharePartitions:
         self._memory_bytes = 0
         self._tasks = BackgroundTasks(runtime.fail_stop, tasks_max=1_000_000)
         self._timers = TimerQueue(runtime.clock, self._tasks)
+        self._turns = Turns()
         self._by_key: dict[SharePartitionKey, LedSharePartition] = {}
         self._by_partition: dict[PartitionKey, dict[SharePartitionKey, LedSharePartition]] = {}
         self._by_group: dict[str, dict[SharePartitionKey, LedSharePartition]] = {}
@@ -228,24 +233,51 @@ class LedSharePartitions:
 
     # End
 
-    def release(self, group_id: str, member_id: str, keys: list[PartitionKey], *, is_last: bool) -> None:
-        """Release the records of a member whose session ended.
+    def release(
+        self,
+        group_id: str,
+        member_id: str,
+        keys: Sequence[PartitionKey],
+        *,
+        is_last: bool,
+        has_returned: Callable[[], bool],
+    ) -> None:
+        """Release the records of a member whose session ended, in turns.
 
-        `is_last`: it was the group's last session at this broker, so its memory is dropped when everything
-        is written. An administrator may reset the offsets of a group without members; the next member must
-        see the new ones.
+        A member for which `has_returned` is true has a new session and keeps its records. `is_last`: it was
+        the group's last session at this broker, so its memory is dropped when everything is written. An
+        administrator may reset the offsets of a group without members; the next member must see the new ones.
         """
+        if is_last:
+            for share in self._by_group.get(group_id, {}).values():
+                share.is_unused = True
+        if not self._tasks.is_closed:
+            steps = self._releases(group_id, member_id, keys, is_last, has_returned)
+            self._tasks.spawn(self._turns.run(steps), f"end share session of {group_id}")
+
+    def _releases(
+        self,
+        group_id: str,
+        member_id: str,
+        keys: Sequence[PartitionKey],
+        is_last: bool,
+        has_returned: Callable[[], bool],
+    ) -> Steps[None]:
         rules = self._rules.of(group_id)
-        for topic_id, index in keys:
+        for number, (topic_id, index) in enumerate(keys, 1):
             share = self._by_key.get(SharePartitionKey(group_id, UUID(bytes=topic_id), index))
-            if share is not None:
+            if share is not None and not has_returned():
                 share.release(member_id, rules)
                 self.changed(share)
-        if is_last:
-            for share in list(self._by_group.get(group_id, {}).values()):
-                share.is_unused = True
-                if not share.is_writing:
-                    self._drop(share)
+                yield
+            elif number % _LOOK_UPS_PER_STEP == 0:
+                yield
+        unused = list(self._by_group.get(group_id, {}).values()) if is_last else ()
+        for number, share in enumerate(unused, 1):
+            if share.is_unused and not share.is_writing:
+                self._drop(share)
+            if number % _LOOK_UPS_PER_STEP == 0:
+                yield
 
     def partition_removed(self, partition: Partition) -> None:
         """Drop the share partitions of a topic partition that closes or was moved."""

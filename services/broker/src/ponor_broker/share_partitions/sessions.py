@@ -37,15 +37,25 @@ class ShareSessionKey(NamedTuple):
 
 
 class ShareSession:
-    """One session. `partitions` is ordered; a request starts with another one each time."""
+    """One session. `partitions` is ordered; a request starts with another one each time.
 
-    __slots__ = ("epoch", "is_closed", "key", "partitions")
+    `on_closed` is called when the session ends or is replaced.
+    """
+
+    __slots__ = ("epoch", "is_closed", "key", "on_closed", "partitions")
 
     def __init__(self, key: ShareSessionKey, partitions: Iterable[PartitionKey]) -> None:
         self.key = key
         self.epoch = INITIAL_EPOCH + 1
         self.partitions: dict[PartitionKey, None] = dict.fromkeys(partitions)
         self.is_closed = False
+        self.on_closed: Callable[[], None] | None = None
+
+    def close(self) -> None:
+        """Mark the session as ended or replaced."""
+        self.is_closed = True
+        if self.on_closed is not None:
+            self.on_closed()
 
     def rotated(self) -> list[PartitionKey]:
         """Return the partitions, beginning with another one for each epoch."""
@@ -73,6 +83,9 @@ class ShareSessions:
     def __len__(self) -> int:
         return len(self._by_key)
 
+    def __contains__(self, key: ShareSessionKey) -> bool:
+        return key in self._by_key
+
     def begin(self, key: ShareSessionKey, partitions: Iterable[PartitionKey]) -> ShareSession:
         """Start a session; a former one of the member is replaced, and the member keeps its records.
 
@@ -81,7 +94,7 @@ class ShareSessions:
         """
         former = self._by_key.get(key)
         if former is not None:
-            former.is_closed = True
+            former.close()
             self._partitions -= len(former.partitions)
         elif len(self._by_key) >= self._sessions_max:
             self._refused.add()
@@ -151,7 +164,7 @@ class ShareSessions:
         if self._by_key.get(session.key) is not session:
             return
         del self._by_key[session.key]
-        session.is_closed = True
+        session.close()
         self._partitions -= len(session.partitions)
         group_id = session.key.group_id
         self._per_group[group_id] -= 1

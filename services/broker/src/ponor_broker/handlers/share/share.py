@@ -58,7 +58,10 @@ class ShareDelivery:
         ]
 
     def _session_ended(self, session: ShareSession, is_last: bool) -> None:
-        self.partitions.release(*session.key, list(session.partitions), is_last=is_last)
+        key = session.key
+        self.partitions.release(
+            *key, list(session.partitions), is_last=is_last, has_returned=lambda: key in self.sessions
+        )
 
     async def close(self) -> None:
         """Answer waiting acknowledgements and stop."""

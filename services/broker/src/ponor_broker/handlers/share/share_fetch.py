@@ -80,7 +80,8 @@ class ShareFetchHandler:
         except ShareSessionError as error:
             return ShareFetchResponse(error_code=error.code, error_message=str(error))
         if request.share_session_epoch == INITIAL_EPOCH:
-            context.connection.when_closed(partial(self._sessions.end, session))
+            context.connection.when_closed(session, partial(self._sessions.end, session))
+            session.on_closed = partial(context.connection.forget, session)
         rules = self._rules.of(member.group_id)
         wanted = self._wanted(request)
         has_renewals = request.is_renew_ack
