@@ -8,12 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from ponor_kafka.errors import ErrorCode
+
 from ponor_broker.groups.instructions import CancelTimer, SetTimer
 
 EntryT = TypeVar("EntryT")
 AnswerT = TypeVar("AnswerT")
 
 TimerInstruction: TypeAlias = SetTimer | CancelTimer
+
+
+class HeartbeatRefusedError(Exception):
+    """The state machine refuses a heartbeat, which then changes nothing."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Contents(Protocol[EntryT]):

@@ -15,7 +15,7 @@ from ponor_broker.groups.consumer.assignment import (
     CurrentAssignment,
     is_within,
 )
-from ponor_broker.groups.consumer.events import HeartbeatRefusedError, HeartbeatRequest
+from ponor_broker.groups.consumer.events import HeartbeatRequest
 from ponor_broker.groups.consumer.member import ConsumerMember
 from ponor_broker.groups.consumer.records import (
     ConsumerEntry,
@@ -27,7 +27,7 @@ from ponor_broker.groups.consumer.records import (
     TargetKey,
 )
 from ponor_broker.groups.consumer.state import ConsumerState
-from ponor_broker.groups.outcome import Draft
+from ponor_broker.groups.outcome import Draft, HeartbeatRefusedError
 
 REJOIN: Final = "The member must abandon all its partitions and rejoin."
 

@@ -16,7 +16,7 @@ from ponor_kafka.errors import ErrorCode, KafkaWireError
 
 from ponor_broker.groups.consumer.assignment import JOINING_EPOCH, CurrentAssignment, MemberState
 from ponor_broker.groups.consumer.embedded_protocol import decode_subscription, encode_assignment
-from ponor_broker.groups.consumer.events import HeartbeatRefusedError, HeartbeatRequest
+from ponor_broker.groups.consumer.events import HeartbeatRequest
 from ponor_broker.groups.consumer.member import ClassicPart, ConsumerMember
 from ponor_broker.groups.consumer.settings import ConsumerSettings, MigrationPolicy
 from ponor_broker.groups.consumer.state import ConsumerState
@@ -24,7 +24,7 @@ from ponor_broker.groups.consumer.topics import ImageTopics
 from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.instructions import CancelTimer, SetTimer, SyncAnswer, Timer, TimerKind
 from ponor_broker.groups.member import CONSUMER_PROTOCOL_TYPE
-from ponor_broker.groups.outcome import TimerInstruction
+from ponor_broker.groups.outcome import HeartbeatRefusedError, TimerInstruction
 
 
 class _Awaited(Enum):

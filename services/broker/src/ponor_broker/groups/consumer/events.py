@@ -59,14 +59,6 @@ class HeartbeatAnswer:
     assignment: Partitions | None = None
 
 
-class HeartbeatRefusedError(Exception):
-    """The state machine refuses a heartbeat, which then changes nothing."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 @dataclass(slots=True)
 class Outcome(GroupOutcome[ConsumerEntry, HeartbeatAnswer]):
     """The outcome of an event of a consumer group."""

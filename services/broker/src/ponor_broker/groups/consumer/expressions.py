@@ -10,7 +10,7 @@ from ponor_kafka.errors import ErrorCode
 from ponor_runtime.turns import Steps
 
 from ponor_broker.coordination.linear_pattern import LinearPattern, PatternError
-from ponor_broker.groups.consumer.events import HeartbeatRefusedError
+from ponor_broker.groups.outcome import HeartbeatRefusedError
 
 MATCHES_PER_STEP: Final = 200
 """Topics that are compared with an expression in one step."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Final
 
 from ponor_kafka.errors import ErrorCode
 
@@ -26,12 +25,7 @@ from ponor_broker.groups.consumer.assignment import (
     plain,
 )
 from ponor_broker.groups.consumer.classic_members import ClassicMembers
-from ponor_broker.groups.consumer.events import (
-    HeartbeatAnswer,
-    HeartbeatRefusedError,
-    HeartbeatRequest,
-    Outcome,
-)
+from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest, Outcome
 from ponor_broker.groups.consumer.expressions import Matches, Resolution
 from ponor_broker.groups.consumer.member import ConsumerMember
 from ponor_broker.groups.consumer.reconciliation import Target, reconcile
@@ -59,19 +53,12 @@ from ponor_broker.groups.instructions import (
     TimerKind,
 )
 from ponor_broker.groups.member import CONSUMER_PROTOCOL_TYPE
-from ponor_broker.groups.outcome import Draft, GroupOutcome, TimerInstruction
+from ponor_broker.groups.outcome import Draft, GroupOutcome, HeartbeatRefusedError, TimerInstruction
 from ponor_broker.groups.rebalance import GroupState
+from ponor_broker.groups.server_assigned_membership import MembersOfGroup, rebalance_timer, session_timer
 
 
-def _session(member_id: str) -> Timer:
-    return Timer(TimerKind.SESSION, member_id)
-
-
-def _rebalance(member_id: str) -> Timer:
-    return Timer(TimerKind.REBALANCE, member_id)
-
-
-class ConsumerMembership:
+class ConsumerMembership(MembersOfGroup[ConsumerState]):
     """The members of one consumer group."""
 
     def __init__(
@@ -81,16 +68,12 @@ class ConsumerMembership:
         topics: ImageTopics,
         admits: Callable[[int], bool],
     ) -> None:
-        """`admits` returns whether the group's memory may grow by a number of bytes."""
-        self.contents: Final = ConsumerState()
-        """The state, for reading only."""
+        super().__init__(ConsumerState(), admits)
         self._group_id = group_id
         self._settings = settings
         self._subscriptions = Subscriptions(group_id, self.contents, settings, topics, admits)
         self._classic = ClassicMembers(self.contents, settings, topics)
-        self._admits = admits
         self._assigning = TargetAssigning(group_id, self.contents, settings, self._subscriptions, admits)
-        self._is_dead = False
         self._may_downgrade = True
 
     # --- what other parts of the group read
@@ -118,11 +101,6 @@ class ConsumerMembership:
         return CONSUMER_PROTOCOL_TYPE
 
     @property
-    def is_of_consumers(self) -> bool:
-        """Whether subscriptions are known: always."""
-        return True
-
-    @property
     def is_unused(self) -> bool:
         """Whether there are no members. An empty group remains until its offsets expire, or it is deleted."""
         return self.state is GroupState.EMPTY
@@ -142,25 +120,9 @@ class ConsumerMembership:
             preferred, key=lambda name: (-preferred[name], name), default=self._settings.default_assignor
         )
 
-    def __len__(self) -> int:
-        return len(self.contents.members)
-
     def subscribed_topics(self) -> frozenset[str]:
         """Return the names of the topics to which members subscribe."""
         return frozenset(self._subscriptions.names())
-
-    def delete(self) -> ErrorCode:
-        """Mark the group as dead; only possible without members."""
-        if self._is_dead:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        if self.contents.members:
-            return ErrorCode.NON_EMPTY_GROUP
-        self._is_dead = True
-        return ErrorCode.NONE
-
-    def revive(self) -> None:
-        """Undo `delete`, because the tombstones were not written."""
-        self._is_dead = False
 
     def entries(self) -> Iterator[ConsumerEntry]:
         """Yield one record per key, with its value when the iteration reaches it, if it still exists."""
@@ -197,10 +159,7 @@ class ConsumerMembership:
     def _handle(self, event: Callable[[Outcome], HeartbeatAnswer]) -> Outcome:
         outcome = Outcome(Draft(self.contents))
         try:
-            if self._is_dead:
-                raise HeartbeatRefusedError(
-                    ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group is being deleted."
-                )
+            self._check_alive()
             outcome.answer = event(outcome)
         except HeartbeatRefusedError as refusal:
             self.take_back(outcome)
@@ -263,19 +222,6 @@ class ConsumerMembership:
                 f"The consumer group has reached its maximum capacity of {most} members.",
             )
 
-    def _check_room(self, draft: Draft[ConsumerEntry], *, is_new: bool) -> None:
-        """Refuse a member or a subscription for which there is no memory.
-
-        A new member's client repeats its request. The client of an existing one tells the application, and
-        the member keeps its subscription until it leaves.
-        """
-        if not self._admits(draft.growth_bytes):
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_new else ErrorCode.GROUP_MAX_SIZE_REACHED
-            what = "The member" if is_new else "The subscription"
-            raise HeartbeatRefusedError(
-                code, f"{what} needs more memory than groups_memory_bytes_max leaves on this broker."
-            )
-
     def _reconcile(self, request: HeartbeatRequest, outcome: Outcome, *, subscription_changed: bool) -> None:
         contents, member_id = self.contents, request.member_id
         current = contents.current_of(member_id)
@@ -296,9 +242,9 @@ class ConsumerMembership:
         outcome.draft.put(CurrentEntry(CurrentKey(self._group_id, member_id), after))
         if after.state is MemberState.UNREVOKED_PARTITIONS:
             timeout_ms = max(0, contents.members[member_id].rebalance_timeout_ms)
-            outcome.timers.append(SetTimer(_rebalance(member_id), timeout_ms))
+            outcome.timers.append(SetTimer(rebalance_timer(member_id), timeout_ms))
         else:
-            outcome.timers.append(CancelTimer(_rebalance(member_id)))
+            outcome.timers.append(CancelTimer(rebalance_timer(member_id)))
 
     # --- other requests of classic members, and of administrators
 
@@ -344,7 +290,7 @@ class ConsumerMembership:
             current = self.contents.current_of(request.member_id)
             away = replace(current, epoch=STATIC_LEAVING_EPOCH, revoking={})
             outcome.draft.put(CurrentEntry(CurrentKey(self._group_id, request.member_id), away))
-            outcome.timers.append(CancelTimer(_rebalance(request.member_id)))
+            outcome.timers.append(CancelTimer(rebalance_timer(request.member_id)))
         else:
             self._remove([request.member_id], outcome, now_ms)
         return HeartbeatAnswer(ErrorCode.NONE, member_id=request.member_id, member_epoch=request.member_epoch)
@@ -362,7 +308,7 @@ class ConsumerMembership:
 
     def _cancel_timers(self, member_id: str, outcome: Outcome) -> None:
         self._classic.forget(member_id)
-        outcome.timers += [CancelTimer(_session(member_id)), CancelTimer(_rebalance(member_id))]
+        outcome.timers += [CancelTimer(session_timer(member_id)), CancelTimer(rebalance_timer(member_id))]
 
     @property
     def _becomes_classic(self) -> bool:
@@ -446,7 +392,7 @@ class ConsumerMembership:
             timers.append(self._classic.session_of(member))
             is_revoking = self.contents.current_of(member_id).state is MemberState.UNREVOKED_PARTITIONS
             if is_revoking and member.classic is None:
-                timers.append(SetTimer(_rebalance(member_id), max(0, member.rebalance_timeout_ms)))
+                timers.append(SetTimer(rebalance_timer(member_id), max(0, member.rebalance_timeout_ms)))
         return timers
 
     def unloaded(self) -> list[TimerInstruction]:
@@ -454,7 +400,7 @@ class ConsumerMembership:
         self._is_dead = True
         timers: list[TimerInstruction] = [CancelTimer(ASSIGNMENT_TIMER)]
         for member_id in self.contents.members:
-            timers += [CancelTimer(_session(member_id)), CancelTimer(_rebalance(member_id))]
+            timers += [CancelTimer(session_timer(member_id)), CancelTimer(rebalance_timer(member_id))]
         return timers
 
 

@@ -26,12 +26,7 @@ from ponor_broker.groups.consumer.assignment import (
     Partitions,
     plain,
 )
-from ponor_broker.groups.consumer.events import (
-    HeartbeatAnswer,
-    HeartbeatRefusedError,
-    HeartbeatRequest,
-    Outcome,
-)
+from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest, Outcome
 from ponor_broker.groups.consumer.member import ConsumerMember
 from ponor_broker.groups.consumer.records import (
     ConsumerEntry,
@@ -49,8 +44,9 @@ from ponor_broker.groups.consumer.target_assigning import ASSIGNMENT_TIMER, Targ
 from ponor_broker.groups.consumer.topics import ImageTopics, Topic
 from ponor_broker.groups.group_counters import SHARE_TYPE
 from ponor_broker.groups.instructions import CancelTimer, SetTimer, Timer, TimerKind
-from ponor_broker.groups.outcome import Draft, GroupOutcome, TimerInstruction
+from ponor_broker.groups.outcome import Draft, GroupOutcome, HeartbeatRefusedError, TimerInstruction
 from ponor_broker.groups.rebalance import GroupState
+from ponor_broker.groups.server_assigned_membership import MembersOfGroup, session_timer
 from ponor_broker.groups.share.records import (
     ShareEntry,
     ShareGroupEntry,
@@ -68,17 +64,13 @@ from ponor_broker.groups.share.state_partitions import (
 PROTOCOL_TYPE: Final = "share"
 
 
-def _session(member_id: str) -> Timer:
-    return Timer(TimerKind.SESSION, member_id)
-
-
 def stored(entry: ConsumerEntry) -> ShareEntry:
     """Return a record of `ShareMembership.contents` as the log keeps it."""
     assert not isinstance(entry, ExpressionEntry), "members of share groups subscribe by name only"
     return ShareEntry(entry)
 
 
-class ShareMembership:
+class ShareMembership(MembersOfGroup[ConsumerState]):
     """The members of one share group."""
 
     def __init__(
@@ -91,8 +83,7 @@ class ShareMembership:
         """`settings` has no assignors. `admits` returns whether the group's memory may grow by a number of
         bytes.
         """
-        self.contents: Final = ConsumerState()
-        """Members, targets and epochs, for reading only."""
+        super().__init__(ConsumerState(), admits)
         self.states = NO_STATES
         """The partitions with delivery states, for reading only."""
         self._has_states_record = False
@@ -100,11 +91,9 @@ class ShareMembership:
         self._settings = replace(settings, assignors={SIMPLE: SimpleAssignor(self._assignable)})
         self._topics = topics
         self._subscriptions = Subscriptions(group_id, self.contents, self._settings, topics, admits)
-        self._admits = admits
         self._assigning = TargetAssigning(
             group_id, self.contents, self._settings, self._subscriptions, admits
         )
-        self._is_dead = False
         self._checked: tuple[int, StatePartitions, Mapping[str, Topic]] | None = None
         """What `_awaits_assignment` compared when nothing was missing."""
 
@@ -128,11 +117,6 @@ class ShareMembership:
         return PROTOCOL_TYPE
 
     @property
-    def is_of_consumers(self) -> bool:
-        """Whether subscriptions are known: always."""
-        return True
-
-    @property
     def is_unused(self) -> bool:
         """False: a share group remains until it is deleted, because its delivery states do."""
         return False
@@ -142,25 +126,9 @@ class ShareMembership:
         """Memory of members, targets, current assignments and partitions."""
         return self.contents.size_bytes + self.states.size_bytes
 
-    def __len__(self) -> int:
-        return len(self.contents.members)
-
     def subscribed_topics(self) -> frozenset[str]:
         """Return the names of the topics to which members subscribe."""
         return frozenset(self._subscriptions.names())
-
-    def delete(self) -> ErrorCode:
-        """Mark the group as dead; only possible without members."""
-        if self._is_dead:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        if self.contents.members:
-            return ErrorCode.NON_EMPTY_GROUP
-        self._is_dead = True
-        return ErrorCode.NONE
-
-    def revive(self) -> None:
-        """Undo `delete`, because the tombstones were not written."""
-        self._is_dead = False
 
     # --- records
 
@@ -240,10 +208,7 @@ class ShareMembership:
         """
         outcome = Outcome(Draft(self.contents))
         try:
-            if self._is_dead:
-                raise HeartbeatRefusedError(
-                    ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group is being deleted."
-                )
+            self._check_alive()
             is_leaving = request.member_epoch < JOINING_EPOCH
             event = self._leave if is_leaving else self._continue
             outcome.answer = event(request, outcome, now_ms)
@@ -276,7 +241,7 @@ class ShareMembership:
         self._assign_now(outcome, now_ms)
         former = contents.current_of(member_id)
         current = self._reconcile(member_id, outcome, subscription_changed=is_changed)
-        outcome.timers.append(SetTimer(_session(member_id), self._settings.session_timeout_ms))
+        outcome.timers.append(SetTimer(session_timer(member_id), self._settings.session_timeout_ms))
         is_full = request.topics is not None or request.member_epoch == JOINING_EPOCH
         is_news = is_full or plain(former.assigned) != plain(current.assigned)
         return HeartbeatAnswer(
@@ -304,14 +269,6 @@ class ShareMembership:
         if epoch < current.epoch and epoch != current.previous_epoch:
             unlike = f", and it does not match the previous member epoch ({current.previous_epoch})"
             raise _fenced(epoch, "smaller", current, unlike)
-
-    def _check_room(self, draft: Draft[ConsumerEntry], *, is_new: bool) -> None:
-        if not self._admits(draft.growth_bytes):
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_new else ErrorCode.GROUP_MAX_SIZE_REACHED
-            what = "The member" if is_new else "The subscription"
-            raise HeartbeatRefusedError(
-                code, f"{what} needs more memory than groups_memory_bytes_max leaves on this broker."
-            )
 
     def _reconcile(
         self, member_id: str, outcome: Outcome, *, subscription_changed: bool
@@ -342,7 +299,7 @@ class ShareMembership:
 
     def _remove(self, member_id: str, outcome: Outcome, now_ms: int) -> None:
         remove(self._group_id, self.contents, member_id, outcome.draft)
-        outcome.timers.append(CancelTimer(_session(member_id)))
+        outcome.timers.append(CancelTimer(session_timer(member_id)))
         self._subscriptions.raise_epoch(outcome.draft)
         self._assign_now(outcome, now_ms)
 
@@ -388,13 +345,13 @@ class ShareMembership:
         """Return the timers after a load: every member has its full session."""
         self.contents.drop_orphans()
         timeout_ms = self._settings.session_timeout_ms
-        return [SetTimer(_session(member_id), timeout_ms) for member_id in self.contents.members]
+        return [SetTimer(session_timer(member_id), timeout_ms) for member_id in self.contents.members]
 
     def unloaded(self) -> list[TimerInstruction]:
         """Return the timers to cancel, because another broker coordinates the group now."""
         self._is_dead = True
         members = self.contents.members
-        return [CancelTimer(ASSIGNMENT_TIMER), *(CancelTimer(_session(each)) for each in members)]
+        return [CancelTimer(ASSIGNMENT_TIMER), *(CancelTimer(session_timer(each)) for each in members)]
 
 
 def _fenced(epoch: int, comparison: str, current: CurrentAssignment, unlike: str) -> HeartbeatRefusedError:

@@ -7,7 +7,7 @@ from typing import Final
 
 from ponor_kafka.errors import ErrorCode
 
-from ponor_broker.groups.consumer.events import HeartbeatRefusedError
+from ponor_broker.groups.outcome import HeartbeatRefusedError
 from ponor_broker.groups.streams.assignment import JOINING_EPOCH, CurrentAssignment, Tasks
 from ponor_broker.groups.streams.events import StreamsHeartbeat
 from ponor_broker.groups.streams.member import StreamsMember

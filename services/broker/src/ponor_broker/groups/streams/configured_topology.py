@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
 
-from ponor_broker.groups.consumer.events import HeartbeatRefusedError
+from ponor_broker.groups.outcome import HeartbeatRefusedError
 from ponor_broker.groups.streams.topology import InternalTopic, Subtopology, Topology
 
 _NAMED_MAX: Final = 3

@@ -15,12 +15,12 @@ from typing import Final
 
 from ponor_kafka.errors import ErrorCode
 
-from ponor_broker.groups.consumer.events import HeartbeatRefusedError
 from ponor_broker.groups.consumer.topics import ImageTopics, existing, hash_of
 from ponor_broker.groups.group_counters import STREAMS_TYPE
 from ponor_broker.groups.instructions import CancelTimer, SetTimer, Timer, TimerKind
-from ponor_broker.groups.outcome import Draft, GroupOutcome, TimerInstruction
+from ponor_broker.groups.outcome import Draft, GroupOutcome, HeartbeatRefusedError, TimerInstruction
 from ponor_broker.groups.rebalance import GroupState
+from ponor_broker.groups.server_assigned_membership import MembersOfGroup, rebalance_timer, session_timer
 from ponor_broker.groups.streams.admission import check_epoch, check_tasks, member_of
 from ponor_broker.groups.streams.assignment import JOINING_EPOCH, MemberState
 from ponor_broker.groups.streams.configured_topology import (
@@ -44,14 +44,6 @@ _UNKNOWN_VERSION: Final = -1
 _NOT_VALIDATED: Final = -1
 
 
-def _session(member_id: str) -> Timer:
-    return Timer(TimerKind.SESSION, member_id)
-
-
-def _rebalance(member_id: str) -> Timer:
-    return Timer(TimerKind.REBALANCE, member_id)
-
-
 @dataclass(slots=True)
 class TopicCreation:
     """Why internal topics could not be created, by name, and the time of the next attempt."""
@@ -61,7 +53,7 @@ class TopicCreation:
     """In ms since 1970."""
 
 
-class StreamsMembership:
+class StreamsMembership(MembersOfGroup[StreamsState]):
     """The members of one streams group."""
 
     def __init__(
@@ -71,13 +63,10 @@ class StreamsMembership:
         topics: ImageTopics,
         admits: Callable[[int], bool],
     ) -> None:
-        """`admits` returns whether the group's memory may grow by a number of bytes."""
-        self.contents: Final = StreamsState()
-        """The state, for reading only."""
+        super().__init__(StreamsState(), admits)
         self._group_id = group_id
         self._settings = settings
         self._topics = topics
-        self._admits = admits
         self._assigning = TargetAssigning(group_id, self.contents, settings, admits)
         self._endpoints = Endpoints(self.contents)
         self._configured = ConfiguredTopology()
@@ -88,7 +77,6 @@ class StreamsMembership:
         """The member that requested the shutdown of the application. As in Kafka, a load forgets it; the
         member repeats its request.
         """
-        self._is_dead = False
         self.creation: Final = TopicCreation()
         """The last attempt to create the internal topics."""
 
@@ -119,11 +107,6 @@ class StreamsMembership:
         return STREAMS_TYPE
 
     @property
-    def is_of_consumers(self) -> bool:
-        """Whether subscriptions are known: always."""
-        return True
-
-    @property
     def is_unused(self) -> bool:
         """Whether there are no members. An empty group remains until its offsets expire, or it is deleted."""
         return self.state is GroupState.EMPTY
@@ -132,9 +115,6 @@ class StreamsMembership:
     def size_bytes(self) -> int:
         """Memory of topology, members, targets and current assignments."""
         return self.contents.size_bytes
-
-    def __len__(self) -> int:
-        return len(self.contents.members)
 
     def subscribed_topics(self) -> frozenset[str]:
         """Return the names of the topics that tasks read; without members, none is read."""
@@ -147,19 +127,6 @@ class StreamsMembership:
         """Return the topology at the newest topics."""
         self._refresh()
         return self._configured
-
-    def delete(self) -> ErrorCode:
-        """Mark the group as dead; only possible without members."""
-        if self._is_dead:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        if self.contents.members:
-            return ErrorCode.NON_EMPTY_GROUP
-        self._is_dead = True
-        return ErrorCode.NONE
-
-    def revive(self) -> None:
-        """Undo `delete`, because the tombstones were not written."""
-        self._is_dead = False
 
     def entries(self) -> Iterator[StreamsEntry]:
         """Yield one record per key, with its value when the iteration reaches it, if it still exists."""
@@ -178,10 +145,7 @@ class StreamsMembership:
         """
         outcome = Outcome(Draft(self.contents))
         try:
-            if self._is_dead:
-                raise HeartbeatRefusedError(
-                    ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group is being deleted."
-                )
+            self._check_alive()
             is_leaving = request.member_epoch < JOINING_EPOCH
             handle = self._leave if is_leaving else self._continue
             outcome.answer = handle(request, outcome, now_ms)
@@ -215,7 +179,7 @@ class StreamsMembership:
             self._put(draft, RecordKind.MEMBER, member, member_id)
             self._endpoints.forget(member_id)
         self._put_topology(request, draft)
-        self._check_room(draft)
+        self._check_room(draft, is_new=True)
         outcome.statuses += self._stale(member)
         self._refresh()
         if self._configured.is_ready and request.owned is not None:
@@ -225,7 +189,7 @@ class StreamsMembership:
             self._assigning.delay_first(outcome)
         self._assigning.assign_now(self._configured, outcome, now_ms)
         self._reconcile(request, outcome)
-        outcome.timers.append(SetTimer(_session(member_id), self._settings.session_timeout_ms))
+        outcome.timers.append(SetTimer(session_timer(member_id), self._settings.session_timeout_ms))
         if request.is_shutdown:
             self._shutdown_by = member_id
         has_news = is_joining or former.tasks != contents.current_of(member_id).tasks
@@ -276,13 +240,6 @@ class StreamsMembership:
             raise HeartbeatRefusedError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 f"The streams group has reached its maximum capacity of {most} members.",
-            )
-
-    def _check_room(self, draft: Draft[StreamsEntry]) -> None:
-        if not self._admits(draft.growth_bytes):
-            raise HeartbeatRefusedError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                "The member needs more memory than groups_memory_bytes_max leaves on this broker.",
             )
 
     # --- topology
@@ -357,9 +314,9 @@ class StreamsMembership:
         outcome.draft.put(StreamsEntry(StreamsKey(RecordKind.CURRENT, self._group_id, member_id), after))
         if after.state is MemberState.UNREVOKED_TASKS:
             timeout_ms = max(0, contents.members[member_id].rebalance_timeout_ms)
-            outcome.timers.append(SetTimer(_rebalance(member_id), timeout_ms))
+            outcome.timers.append(SetTimer(rebalance_timer(member_id), timeout_ms))
         else:
-            outcome.timers.append(CancelTimer(_rebalance(member_id)))
+            outcome.timers.append(CancelTimer(rebalance_timer(member_id)))
 
     # --- leaving
 
@@ -373,7 +330,7 @@ class StreamsMembership:
     def _remove(self, member_id: str, outcome: Outcome, now_ms: int) -> None:
         for entry in self.contents.removal_of(self._group_id, member_id):
             outcome.draft.put(entry)
-        outcome.timers += [CancelTimer(_session(member_id)), CancelTimer(_rebalance(member_id))]
+        outcome.timers += [CancelTimer(session_timer(member_id)), CancelTimer(rebalance_timer(member_id))]
         self._endpoints.forget(member_id)
         if not self.contents.members:
             self._shutdown_by = None
@@ -427,9 +384,9 @@ class StreamsMembership:
         self.contents.drop_orphans()
         timers: list[TimerInstruction] = []
         for member_id, member in self.contents.members.items():
-            timers.append(SetTimer(_session(member_id), self._settings.session_timeout_ms))
+            timers.append(SetTimer(session_timer(member_id), self._settings.session_timeout_ms))
             if self.contents.current_of(member_id).state is MemberState.UNREVOKED_TASKS:
-                timers.append(SetTimer(_rebalance(member_id), max(0, member.rebalance_timeout_ms)))
+                timers.append(SetTimer(rebalance_timer(member_id), max(0, member.rebalance_timeout_ms)))
         return timers
 
     def unloaded(self) -> list[TimerInstruction]:
@@ -437,7 +394,7 @@ class StreamsMembership:
         self._is_dead = True
         timers: list[TimerInstruction] = [CancelTimer(ASSIGNMENT_TIMER)]
         for member_id in self.contents.members:
-            timers += [CancelTimer(_session(member_id)), CancelTimer(_rebalance(member_id))]
+            timers += [CancelTimer(session_timer(member_id)), CancelTimer(rebalance_timer(member_id))]
         return timers
 
 

@@ -19,8 +19,9 @@ from ponor_broker.groups.consumer.assignment import (
     STATIC_LEAVING_EPOCH,
     partitions_of,
 )
-from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRefusedError, HeartbeatRequest
+from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest
 from ponor_broker.groups.coordinator import GroupCoordinator
+from ponor_broker.groups.outcome import HeartbeatRefusedError
 from ponor_broker.requests.api_handler import RequestContext
 
 CLIENT_GENERATED_ID_FROM: Final = 1

@@ -23,8 +23,9 @@ from ponor_broker.coordination.ports import TopicDirectory
 from ponor_broker.coordination.record_format import fits_record
 from ponor_broker.groups.assignors.simple import SIMPLE
 from ponor_broker.groups.consumer.assignment import JOINING_EPOCH, LEAVING_EPOCH, plain
-from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRefusedError, HeartbeatRequest
+from ponor_broker.groups.consumer.events import HeartbeatAnswer, HeartbeatRequest
 from ponor_broker.groups.coordinator import GroupCoordinator
+from ponor_broker.groups.outcome import HeartbeatRefusedError
 from ponor_broker.groups.share.membership import ShareMembership
 from ponor_broker.handlers.groups.consumer_group_heartbeat import check_text, invalid_request
 from ponor_broker.handlers.groups.group_admin import GROUP_OPERATIONS, OPERATIONS_UNKNOWN

@@ -23,8 +23,8 @@ from ponor_kafka.messages.streams_group_heartbeat import Subtopology as WireSubt
 from ponor_kafka.messages.streams_group_heartbeat import Topology as WireTopology
 
 from ponor_broker.coordination.record_format import fits_record
-from ponor_broker.groups.consumer.events import HeartbeatRefusedError
 from ponor_broker.groups.coordinator import GroupCoordinator
+from ponor_broker.groups.outcome import HeartbeatRefusedError
 from ponor_broker.groups.streams.assignment import JOINING_EPOCH, TaskId, Tasks
 from ponor_broker.groups.streams.events import EndpointPartitions, StreamsAnswer, StreamsHeartbeat
 from ponor_broker.groups.streams.member import Endpoint
