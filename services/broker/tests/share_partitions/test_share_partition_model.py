@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from ponor_broker.coordination.share_persister import DeliveryState, ShareState, StateBatch
+from ponor_broker.share_partitions import share_partition
 from ponor_broker.share_partitions.acknowledgement import AcknowledgedBatch, AcknowledgementError
 from ponor_broker.share_partitions.fetched_batches import FetchedBatch
-from ponor_broker.share_partitions.runs import FINAL
 from ponor_broker.share_partitions.share_partition import (
     AcquireLimits,
     DeliveryRules,
@@ -22,6 +22,7 @@ from ponor_kafka.errors import ErrorCode
 
 AVAILABLE, ACQUIRED = DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
 ARCHIVED, ACKNOWLEDGED = DeliveryState.ARCHIVED, DeliveryState.ACKNOWLEDGED
+FINAL = {ARCHIVED, ACKNOWLEDGED}
 RULES = DeliveryRules(lock_ms=100, deliveries_max=5, in_flight_max=20)
 MEMBERS = st.sampled_from(["a", "b", "c"])
 TARGETS = {0: ARCHIVED, 1: ACKNOWLEDGED, 3: ARCHIVED}
@@ -173,8 +174,20 @@ class Model:
 class SharePartitionMachine(RuleBasedStateMachine):
     """Members, a slow and failing persister, expiring locks, a moving log start, and failovers."""
 
-    @initialize(start=st.integers(0, 3), counts=st.lists(st.integers(0, 5), max_size=12))
-    def begin(self, start: int, counts: list[int]) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.written_runs_max = share_partition.WRITTEN_RUNS_MAX
+
+    def teardown(self) -> None:
+        share_partition.WRITTEN_RUNS_MAX = self.written_runs_max  # type: ignore[misc]
+
+    @initialize(
+        start=st.integers(0, 3),
+        counts=st.lists(st.integers(0, 5), max_size=12),
+        written_runs_max=st.sampled_from([1, 2, 3, 1_000]),
+    )
+    def begin(self, start: int, counts: list[int], written_runs_max: int) -> None:
+        share_partition.WRITTEN_RUNS_MAX = written_runs_max  # type: ignore[misc]
         self.now_ms = 1_000
         self.log: list[FetchedBatch] = []
         self.log_start = self.log_end = start
@@ -194,6 +207,10 @@ class SharePartitionMachine(RuleBasedStateMachine):
         state = ShareState(0, self.durable_start, batches)
         self.real, self.model = SharePartition(state), Model(state)
         self.write: StateWrite | None = None
+        self.pending: set[int] = set()
+        """Offsets of the write whose records wait for it."""
+        self.settled: set[int] = set()
+        """Offsets of earlier parts of the write."""
         self.queued: dict[int, set[int]] = {}
         """Offsets of unanswered acknowledgements by the number of their write."""
         self.real.advance_start(self.log_start)
@@ -274,6 +291,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
             if self.model.acknowledge(offset, kind, self.now_ms):
                 changed.add(offset)
         assert bool(number) == bool(changed)
+        self.settled -= changed
         if number:
             self.queued.setdefault(number, set()).update(changed)
 
@@ -297,6 +315,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         for offset in held:
             self.model.acknowledge(offset, 2, self.now_ms)
         assert bool(number) == bool(held)
+        self.settled.difference_update(held)
         if number:
             self.queued.setdefault(number, set()).update(held)
 
@@ -318,8 +337,16 @@ class SharePartitionMachine(RuleBasedStateMachine):
         for first, last, state, count in self.write.batches:
             for offset in range(first, last + 1):
                 assert (state, count) == self.model.records[offset].durable(), offset
-        complete = sum(one.durable()[0] in FINAL for one in self.model.records.values())
-        assert self.write.delivery_complete_count == complete
+        records = self.model.records.values()
+        complete = sum(one.durable()[0] in FINAL for one in records)
+        # Records that a later part contains do not count yet.
+        assert sum(one.state in FINAL for one in records) <= self.write.delivery_complete_count <= complete
+        self.pending = {
+            offset
+            for first, last, _, _ in self.write.batches
+            for offset in range(first, last + 1)
+            if self.model.records[offset].target is not None
+        }
 
     @precondition(lambda self: self.write is not None)
     @rule(outcome=st.sampled_from(["durable", "durable", "durable", "failed", "unknown"]))
@@ -339,19 +366,31 @@ class SharePartitionMachine(RuleBasedStateMachine):
                 self.durable[offset] = max(held, new, key=lambda one: (one[1], one[0]))
         number = self.real.end_write(is_durable=outcome == "durable")
         self.write = None
-        for offset in self.queued.pop(number, set()):
+        if outcome == "durable":
+            self.settle(written)
+        answered = self.queued.pop(number, set())
+        for offset in answered - self.settled:
+            one = self.model.records.get(offset)
+            if one is None:
+                continue  # the log start passed it
+            assert outcome != "durable", "answered before it is durable"
+            one.target = None
+        if number:
+            self.settled.clear()
+        self.model.trim()
+
+    def settle(self, written: dict[int, tuple[DeliveryState, int]]) -> None:
+        """Apply what a durable write, perhaps a part, contains."""
+        self.settled |= self.pending
+        for offset in self.pending:
             one = self.model.records.get(offset)
             if one is None:
                 continue  # the log start passed it
             assert one.target is not None
-            if outcome != "durable":
-                one.target = None
-                continue
-            assert written[offset] == (one.target, one.count), "answered before it is durable"
+            assert written[offset] == (one.target, one.count)
             if one.target in FINAL:
                 self.acknowledged.add(offset)
             one.end(one.target)
-        self.model.trim()
 
     @rule()
     def fail_over(self) -> None:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from ponor_broker.coordination.share_persister import DeliveryState
+from ponor_broker.requests.api_handler import RequestContext
+from ponor_broker.share_partitions.acknowledgement import PART_OFFSETS_MAX
+from ponor_broker.share_partitions.share_partition import WRITTEN_RUNS_MAX
 from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.share_acknowledge import (
+    AcknowledgementBatch,
+    AcknowledgePartition,
+    AcknowledgeTopic,
+    ShareAcknowledgeRequest,
+)
 
 from services.broker.tests.fetch_rig import OTHER_NODE, base_offsets
 from services.broker.tests.handlers.fetch.test_read_committed import Transactions
@@ -19,6 +29,8 @@ from services.broker.tests.share_partitions.share_rig import (
     ranges,
     turns,
 )
+
+ACQUIRED = DeliveryState.ACQUIRED
 
 
 async def test_the_member_acquires_records_and_acknowledges_them_with_the_next_fetch() -> None:
@@ -197,6 +209,81 @@ async def test_acknowledgements_during_a_write_are_joined_in_the_next_one() -> N
         rig.persister.opened.set()
         assert await asyncio.gather(*waiting) == [0, 0, 0, 0]
         assert len(rig.persister.written) - before == 2
+
+
+async def test_the_most_acknowledgements_are_applied_and_written_in_parts() -> None:
+    count = 10_000
+    async with ShareRig(group_share_partition_max_record_locks=count) as rig:
+        await rig.append(count)
+        one = await rig.member()
+        assert await one.acquired(max_records=count, batch_size=count) == [(0, count - 1, 1)]
+        types = [RELEASE[0], *ACCEPT] * (count // 2)
+        largest: list[int] = []
+        waiting = asyncio.ensure_future(one.code([(0, count - 1, types)]))
+        while not waiting.done():
+            before = _changed(rig)
+            await turns(1)
+            largest.append(_changed(rig) - before)
+        assert waiting.result() == 0
+        assert 0 < max(largest) <= PART_OFFSETS_MAX
+        batches = [written for _, written in rig.persister.written]
+        assert max(map(len, batches)) <= WRITTEN_RUNS_MAX
+        assert sum(map(len, batches)) == count
+        assert await one.acquired(max_records=count, batch_size=count) == [
+            (offset, offset, 2) for offset in range(0, count, 2)
+        ]
+
+
+def _changed(rig: ShareRig) -> int:
+    """Number of records whose acknowledgement was applied."""
+    share = rig.shares.find("g", rig.fetching.topic_ids["a"], 0)
+    assert share is not None
+    assert share.state is not None
+    unchanged = sum(len(run) for run in share.state.runs if run.state is ACQUIRED and run.target is None)
+    return share.state.end_offset - unchanged
+
+
+async def test_a_part_of_the_acknowledgements_may_be_refused_when_a_lock_expires_meanwhile() -> None:
+    async with ShareRig() as rig:
+        await rig.append(1_500)
+        one = await rig.member()
+        assert await one.acquired(max_records=1_500, batch_size=1_500) == [(0, 1_499, 1)]
+        waiting = asyncio.ensure_future(one.code([(0, 1_499, ACCEPT)]))
+        while not _changed(rig):
+            await turns(1)
+        share = rig.shares.find("g", rig.fetching.topic_ids["a"], 0)
+        assert share is not None
+        assert share.state is not None
+        share.state.expire(1 << 40, 5)
+        assert await waiting == ErrorCode.INVALID_RECORD_STATE
+        assert await one.acquired(max_records=1_500, batch_size=1_500) == [(1_000, 1_499, 2)]
+
+
+async def test_acknowledgements_for_many_partitions_take_several_turns() -> None:
+    async with ShareRig() as rig:
+        member = await rig.member()
+        rows = [
+            AcknowledgePartition(index, [AcknowledgementBatch(0, 99, [1] * 100)]) for index in range(1, 900)
+        ]
+        request = ShareAcknowledgeRequest(
+            "g", member.name, 1, topics=[AcknowledgeTopic(rig.fetching.topic_ids["a"], rows)]
+        )
+        context = RequestContext(2, "c", member.connection)
+        waiting = asyncio.ensure_future(rig.acknowledger.handle(request, context))
+        took = 0
+        while not waiting.done():
+            await turns(1)
+            took += 1
+        assert took > 80
+        codes = {row.error_code for topic in waiting.result().responses for row in topic.partitions}
+        assert codes == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+async def test_more_acknowledgements_than_a_partition_has_records_are_refused() -> None:
+    async with ShareRig() as rig:
+        member = await rig.member()
+        answer = await member.acknowledge([(0, 20_000, [1] * 20_001)])
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
 
 
 async def test_a_move_refuses_waiting_acknowledgements_and_names_the_new_leader() -> None:

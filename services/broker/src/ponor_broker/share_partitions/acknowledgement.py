@@ -11,6 +11,9 @@ from ponor_kafka.errors import ErrorCode
 
 from ponor_broker.coordination.share_persister import DeliveryState
 
+PART_OFFSETS_MAX: Final = 1_000
+"""Offsets that are checked or acknowledged in one turn of the event loop: each may be a run of its own."""
+
 
 class AcknowledgeType(IntEnum):
     """What a member says about a record."""
@@ -80,6 +83,29 @@ def check_form(batches: Sequence[AcknowledgedBatch], *, has_renewals: bool) -> N
         if not AcknowledgeType.GAP <= min(types) <= max(types) <= type_max:
             raise _invalid(f"the batch from offset {first_offset} has types other than 0 to {int(type_max)}")
         end_offset = last_offset + 1
+
+
+def in_parts(
+    batches: Sequence[AcknowledgedBatch], start_offset: int
+) -> Iterator[Sequence[AcknowledgedBatch]]:
+    """Yield the batches, whose form was checked, in parts of at most `PART_OFFSETS_MAX` offsets; without
+    offsets below `start_offset`.
+    """
+    part: list[AcknowledgedBatch] = []
+    room = PART_OFFSETS_MAX
+    for batch_offset, last_offset, types in batches:
+        first = max(batch_offset, start_offset)
+        while first <= last_offset:
+            last = min(last_offset, first + room - 1)
+            own = types if len(types) == 1 else types[first - batch_offset : last - batch_offset + 1]
+            part.append(AcknowledgedBatch(first, last, own))
+            room -= last - first + 1
+            first = last + 1
+            if not room:
+                yield part
+                part, room = [], PART_OFFSETS_MAX
+    if part:
+        yield part
 
 
 def _invalid(message: str) -> AcknowledgementError:

@@ -8,10 +8,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
+from ponor_runtime.turns import Steps
 
 from ponor_broker.coordination.share_persister import SharePartitionKey, SharePersister
 from ponor_broker.partitions.partition import Partition
-from ponor_broker.share_partitions.acknowledgement import AcknowledgedBatch
+from ponor_broker.share_partitions.acknowledgement import (
+    PART_OFFSETS_MAX,
+    AcknowledgedBatch,
+    AcknowledgementError,
+    in_parts,
+)
 from ponor_broker.share_partitions.fetched_batches import FetchedBatch
 from ponor_broker.share_partitions.runs import NO_WRITE
 from ponor_broker.share_partitions.settings import GroupRules
@@ -118,28 +124,46 @@ class LedSharePartition:
 
     def acknowledge(
         self, member_id: str, batches: Sequence[AcknowledgedBatch], rules: GroupRules, now_ms: int
-    ) -> asyncio.Future[ErrorCode]:
-        """Apply acknowledgements; the future resolves when they are durable, or with the error.
+    ) -> Steps[list[asyncio.Future[ErrorCode]]]:
+        """Apply acknowledgements, many of them in several steps. The returned futures resolve when they are
+        durable, or with the error.
+
+        All are checked before the first one is applied. If another request or an expired lock takes records
+        between two steps, some may be applied although the others are refused.
 
         Raises:
-            AcknowledgementError: they are refused; nothing changed.
+            AcknowledgementError: they are refused.
         """
-        assert self.state is not None
-        assert not self.is_closed
-        return self._answer_after(self.state.acknowledge(member_id, batches, rules.delivery, now_ms))
+        state = self.state
+        assert state is not None
+        start_offset = state.start_offset
+        if sum(last - max(first, start_offset) + 1 for first, last, _ in batches) > PART_OFFSETS_MAX:
+            for part in in_parts(batches, start_offset):
+                self._check_open()
+                state.check(member_id, part)
+                yield
+        answers: dict[int, asyncio.Future[ErrorCode]] = {}
+        for number, part in enumerate(in_parts(batches, start_offset)):
+            if number:
+                yield
+            self._check_open()
+            write = state.acknowledge(member_id, part, rules.delivery, now_ms)
+            if write != NO_WRITE and write not in answers:
+                answers[write] = asyncio.get_running_loop().create_future()
+                self._answers.setdefault(write, []).append(answers[write])
+        return list(answers.values())
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise AcknowledgementError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "the broker no longer leads the partition; repeat the request",
+            )
 
     def release(self, member_id: str, rules: GroupRules) -> None:
         """Release all records of a member whose session ended."""
         if self.state is not None and not self.is_closed:
             self.state.release(member_id, rules.delivery.deliveries_max)
-
-    def _answer_after(self, write: int) -> asyncio.Future[ErrorCode]:
-        answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        if write == NO_WRITE:
-            answer.set_result(ErrorCode.NONE)
-        else:
-            self._answers.setdefault(write, []).append(answer)
-        return answer
 
     # Writes
 

@@ -11,8 +11,14 @@ from ponor_broker.coordination.share_persister import DeliveryState
 
 NO_MEMBER: Final = ""
 NO_WRITE: Final = 0
-FINAL: Final = frozenset({DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED})
+_ACKNOWLEDGED: Final = DeliveryState.ACKNOWLEDGED
+_ARCHIVED: Final = DeliveryState.ARCHIVED
 _LAST: Final = attrgetter("last_offset")
+
+
+def is_final(state: DeliveryState) -> bool:
+    """Return whether records of this state are never delivered again."""
+    return state is _ACKNOWLEDGED or state is _ARCHIVED
 
 
 class Run:
@@ -65,7 +71,7 @@ class Run:
     @property
     def is_final(self) -> bool:
         """Whether the offsets are never delivered again."""
-        return self.state in FINAL
+        return is_final(self.state)
 
     def is_held_by(self, member_id: str) -> bool:
         """Whether this member may acknowledge the offsets."""
@@ -102,6 +108,41 @@ class Run:
             and self.target is other.target
             and self.write == other.write
         )
+
+
+def renew_until(lock_ends_ms: int) -> Callable[[Run], None]:
+    """Return a function that extends the locks of held offsets."""
+
+    def renew(run: Run) -> None:
+        run.lock_ends_ms = lock_ends_ms
+
+    return renew
+
+
+def begin_change(write: int, target: DeliveryState, deliveries_max: int) -> Callable[[Run], None]:
+    """Return a function that changes held offsets to the target state with a write."""
+
+    def begin(run: Run) -> None:
+        run.target = released(run, deliveries_max) if target is DeliveryState.AVAILABLE else target
+        run.write = write
+
+    return begin
+
+
+def released(run: Run, deliveries_max: int) -> DeliveryState:
+    """Return the state of a record whose lock ends without an acknowledgement."""
+    return DeliveryState.ARCHIVED if run.delivery_count >= deliveries_max else DeliveryState.AVAILABLE
+
+
+def durable(run: Run) -> tuple[DeliveryState, int]:
+    """Return state and delivery count as a write contains them. A lock is not durable: the record is
+    written as it was before the acquisition.
+    """
+    if run.target is not None:
+        return run.target, run.delivery_count
+    if run.state is DeliveryState.ACQUIRED:
+        return DeliveryState.AVAILABLE, run.delivery_count - 1
+    return run.state, run.delivery_count
 
 
 Change: TypeAlias = tuple[int, int, Callable[[Run], None]]
@@ -179,7 +220,7 @@ class Runs:
     def remove_final(self) -> int | None:
         """Remove the final runs at the start; return the offset after them, None if there are none."""
         runs, count = self._runs, 0
-        while count < len(runs) and runs[count].is_final:
+        while count < len(runs) and is_final(runs[count].state):
             count += 1
         if not count:
             return None

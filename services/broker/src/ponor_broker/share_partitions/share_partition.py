@@ -7,7 +7,7 @@ exceeded, so a batch may be acquired in parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -21,7 +21,17 @@ from ponor_broker.share_partitions.acknowledgement import (
     AcknowledgeType,
 )
 from ponor_broker.share_partitions.fetched_batches import FetchedBatch
-from ponor_broker.share_partitions.runs import FINAL, NO_WRITE, Change, Run, Runs
+from ponor_broker.share_partitions.runs import (
+    NO_WRITE,
+    Change,
+    Run,
+    Runs,
+    begin_change,
+    durable,
+    is_final,
+    released,
+    renew_until,
+)
 
 AVAILABLE: Final = DeliveryState.AVAILABLE
 ACQUIRED: Final = DeliveryState.ACQUIRED
@@ -29,6 +39,8 @@ ARCHIVED: Final = DeliveryState.ARCHIVED
 THROTTLED_DELIVERIES_MIN: Final = 2
 """Records that were delivered at least this often, and half as often as the limit allows, are delivered in
 small numbers, so that one bad record does not use up the deliveries of its neighbours."""
+WRITTEN_RUNS_MAX: Final = 1_000
+"""Runs of one write: it is prepared, encoded and merged in one turn of the event loop each."""
 
 
 class ShareStateCorruptError(Exception):
@@ -103,6 +115,10 @@ class SharePartition:
         self._write = 1
         """Number of the write that is under way, or else of the next one."""
         self._is_writing = False
+        self._written = (0, 0)
+        """First offset and end offset of the write that is under way."""
+        self._is_part = False
+        """Whether a further write with the same number follows the one that is under way."""
         self.needs_write = False
         self._remove_final()
 
@@ -175,13 +191,18 @@ class SharePartition:
             for run in self.runs.within(first_offset, last_offset)
             if run.is_available
         ]
+        changes: list[Change] = []
         for first, last_available, delivered in available:
             count = acquisition.allowed(last_available - first + 1, delivered)
             if not count:
-                return
+                break
             last = first + count - 1
-            self.runs.change(first, last, acquisition.take)
+            changes.append((first, last, acquisition.take))
             acquisition.took(AcquiredRange(first, last, delivered + 1))
+        if changes:
+            self.runs.change_ranges(changes)
+        if len(changes) < len(available):
+            return
         room = self.start_offset + acquisition.rules.in_flight_max - self.end_offset
         count = min(last_offset - self.end_offset + 1, room)
         if count > 0 and (count := acquisition.allowed(count, 0)):
@@ -216,11 +237,10 @@ class SharePartition:
         Raises:
             AcknowledgementError: INVALID_RECORD_STATE or INVALID_REQUEST; nothing changed.
         """
-        for batch in batches:
-            self._check_held(member_id, batch)
+        self.check(member_id, batches)
         write = self._next_write
-        apply = {kind: _begin_change(write, target, rules.deliveries_max) for kind, target in TARGETS.items()}
-        apply[AcknowledgeType.RENEW] = _renew_until(now_ms + rules.lock_ms)
+        apply = {kind: begin_change(write, target, rules.deliveries_max) for kind, target in TARGETS.items()}
+        apply[AcknowledgeType.RENEW] = renew_until(now_ms + rules.lock_ms)
         changes: list[Change] = []
         needs_write = False
         for batch in batches:
@@ -230,6 +250,15 @@ class SharePartition:
                     needs_write = needs_write or kind is not AcknowledgeType.RENEW
         self._apply(changes, needs_write=needs_write)
         return write if needs_write else NO_WRITE
+
+    def check(self, member_id: str, batches: Sequence[AcknowledgedBatch]) -> None:
+        """Check that a member holds all these offsets, except those below the start.
+
+        Raises:
+            AcknowledgementError: INVALID_RECORD_STATE or INVALID_REQUEST.
+        """
+        for batch in batches:
+            self._check_held(member_id, batch)
 
     def _check_held(self, member_id: str, batch: AcknowledgedBatch) -> None:
         first_offset, last_offset = max(batch.first_offset, self.start_offset), batch.last_offset
@@ -257,7 +286,7 @@ class SharePartition:
     def release(self, member_id: str, deliveries_max: int) -> int:
         """Release all records that a member holds, because its session ended; return the write's number."""
         write = self._next_write
-        begin = _begin_change(write, AVAILABLE, deliveries_max)
+        begin = begin_change(write, AVAILABLE, deliveries_max)
         held = [(run.first_offset, run.last_offset, begin) for run in self.runs if run.is_held_by(member_id)]
         self._apply(held, needs_write=bool(held))
         return write if held else NO_WRITE
@@ -273,7 +302,7 @@ class SharePartition:
         def expire(run: Run) -> None:
             nonlocal count
             if run.state is ACQUIRED and run.target is None and run.lock_ends_ms <= now_ms:
-                run.end(_released(run, deliveries_max))
+                run.end(released(run, deliveries_max))
                 run.write = write
                 count += len(run)
                 self._note_available(run)
@@ -309,27 +338,37 @@ class SharePartition:
         return self._write + 1 if self._is_writing else self._write
 
     def begin_write(self) -> StateWrite:
-        """Return everything that changed since the last write. `end_write` must follow."""
+        """Return what changed since the last write, or the first part of it. `end_write` must follow."""
         assert not self._is_writing, "a write is under way"
-        self._is_writing, self.needs_write = True, False
+        self._is_writing, self._is_part, self.needs_write = True, False, False
         batches: list[StateBatch] = []
-        complete = 0
+        first_offset, end_offset, runs, complete = self.end_offset, self.end_offset, 0, 0
         for run in self.runs:
-            state, delivery_count = _durable(run)
-            if state in FINAL:
-                complete += len(run)
-            if run.write == self._write:
+            state, is_changed = run.state, run.write == self._write
+            if is_changed or runs:
+                runs += 1
+            if is_changed and runs <= WRITTEN_RUNS_MAX:
+                first_offset = min(first_offset, run.first_offset)
+                state, delivery_count = durable(run)
                 _add(batches, StateBatch(run.first_offset, run.last_offset, state, delivery_count))
+            elif runs > WRITTEN_RUNS_MAX:
+                end_offset = min(end_offset, run.first_offset)
+                self._is_part |= is_changed
+            if is_final(state):
+                complete += len(run)
+        self._written = first_offset, end_offset
         return StateWrite(self.start_offset, complete, batches)
 
     def end_write(self, *, is_durable: bool) -> int:
-        """End the write: apply its changes, or leave the records with their holders. Return its number.
+        """End the write: apply its changes, or leave the records with their holders. Return its number;
+        `NO_WRITE` if it was a part, and another one with the same number must follow.
 
         A failed write may have been applied. The next one therefore contains the same records again.
         """
         assert self._is_writing, "no write is under way"
         number, self._is_writing = self._write, False
-        self._write += 1
+        is_part = self._is_part and is_durable
+        self._write += not is_part
 
         def end(run: Run) -> None:
             if run.write != number:
@@ -340,9 +379,15 @@ class SharePartition:
                 self._note_available(run)
             run.target = None
 
-        self.runs.change_all(end)
+        if is_durable:
+            first_offset, end_offset = max(self._written[0], self.start_offset), self._written[1]
+            if first_offset < end_offset:
+                self.runs.change(first_offset, end_offset - 1, end)
+        else:
+            self.runs.change_all(end)
+        self.needs_write |= is_part
         self._remove_final()
-        return number
+        return NO_WRITE if is_part else number
 
     def _note_available(self, run: Run) -> None:
         if run.is_available:
@@ -428,39 +473,6 @@ class _Acquisition:
         if self.ranges:
             last = self.ranges[-1]
             self._is_new_range = last.last_offset - last.first_offset + 1 >= self._limits.batch_size
-
-
-def _renew_until(lock_ends_ms: int) -> Callable[[Run], None]:
-    def renew(run: Run) -> None:
-        run.lock_ends_ms = lock_ends_ms
-
-    return renew
-
-
-def _begin_change(write: int, target: DeliveryState, deliveries_max: int) -> Callable[[Run], None]:
-    """Return a function that changes held offsets to the target state with a write."""
-
-    def begin(run: Run) -> None:
-        run.target = _released(run, deliveries_max) if target is AVAILABLE else target
-        run.write = write
-
-    return begin
-
-
-def _released(run: Run, deliveries_max: int) -> DeliveryState:
-    """Return the state of a record whose lock ends without an acknowledgement."""
-    return ARCHIVED if run.delivery_count >= deliveries_max else AVAILABLE
-
-
-def _durable(run: Run) -> tuple[DeliveryState, int]:
-    """Return state and delivery count as a write contains them. A lock is not durable: the record is
-    written as it was before the acquisition.
-    """
-    if run.target is not None:
-        return run.target, run.delivery_count
-    if run.state is ACQUIRED:
-        return AVAILABLE, run.delivery_count - 1
-    return run.state, run.delivery_count
 
 
 def _add(batches: list[StateBatch], batch: StateBatch) -> None:

@@ -42,7 +42,7 @@ from ponor_broker.share_state.settings import ShareStateSettings
 from ponor_broker.share_state.state_requests import APIS, BATCH_BYTES, ROW_BYTES, ShareStateApis, StateApi
 
 _LOG: Final = logging.getLogger(__name__)
-REQUEST_BYTES_MAX: Final = 128 << 10
+REQUEST_BYTES_MAX: Final = 64 << 10
 """A request gets no more rows above this size, because it is encoded in one event-loop turn."""
 ROUTED_PER_TURN_MAX: Final = 500
 CONNECTIONS_PER_BROKER: Final = 4
@@ -63,6 +63,7 @@ _RETRIED: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
+_STATES: Final = {int(state): state for state in DeliveryState}
 _Queue: TypeAlias = tuple[StateApi, str]
 """Calls of one API for one group, which can share a request."""
 
@@ -168,9 +169,7 @@ class CoordinatorPersister:
         if isinstance(found, ErrorCode):
             return found
         batches = [
-            StateBatch(
-                one.first_offset, one.last_offset, DeliveryState(one.delivery_state), one.delivery_count
-            )
+            StateBatch(one.first_offset, one.last_offset, _STATES[one.delivery_state], one.delivery_count)
             for one in found.state_batches
         ]
         return ShareState(found.state_epoch, found.start_offset, batches)

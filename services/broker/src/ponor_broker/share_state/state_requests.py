@@ -21,7 +21,8 @@ from ponor_broker.coordination.share_persister import SharePartitionKey, StateBa
 
 ROWS_PER_REQUEST_MAX: Final = 1_000
 READS_PER_REQUEST_MAX: Final = 4
-"""The answer to a read has up to `BATCHES_MAX` batches for each row: 800 KiB for four."""
+"""The answer to a read has up to `BATCHES_MAX` batches for each row. Rows beyond the coordinator's
+`ANSWER_BATCHES_MAX` are refused and repeated."""
 ROW_BYTES: Final = 48
 """Size of a row in a request without its batches, with its topic id; rounded up."""
 BATCH_BYTES: Final = 20

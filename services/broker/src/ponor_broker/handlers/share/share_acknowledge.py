@@ -73,12 +73,13 @@ class ShareAcknowledgeHandler:
         rows: Mapping[PartitionKey, AcknowledgePartition],
         request: ShareAcknowledgeRequest,
     ) -> dict[PartitionKey, Outcome]:
-        return await self._acknowledging.acknowledge(
+        begun = await self._acknowledging.begin(
             member,
             {key: row.acknowledgement_batches for key, row in rows.items()},
             self._rules.of(member.group_id),
             has_renewals=request.is_renew_ack,
         )
+        return await self._acknowledging.finish(begun)
 
     def _end(self, member: ShareSessionKey) -> None:
         try:

@@ -136,16 +136,14 @@ class ShareFetchHandler:
         has_renewals: bool,
     ) -> tuple[dict[PartitionKey, Outcome], Delivery | None]:
         """Acknowledge first, so that the reading part sees the effect; then wait for both."""
-        acknowledging = self._acknowledging.acknowledge(
-            member, acknowledged, rules, has_renewals=has_renewals
-        )
+        begun = await self._acknowledging.begin(member, acknowledged, rules, has_renewals=has_renewals)
         if wanted is None:
-            return await acknowledging, None
+            return await self._acknowledging.finish(begun), None
         if not acknowledged:
-            acknowledging.close()
             return {}, await self._reader.read(session, wanted, rules)
-        outcomes, delivery = await asyncio.gather(acknowledging, self._reader.read(session, wanted, rules))
-        return outcomes, delivery
+        return await asyncio.gather(
+            self._acknowledging.finish(begun), self._reader.read(session, wanted, rules)
+        )
 
     # The answer
 

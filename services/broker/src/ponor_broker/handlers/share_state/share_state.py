@@ -31,8 +31,9 @@ from ponor_broker.share_state.transitions import BATCHES_MAX, WriteRequest
 _TURN_NS_MAX: Final = 4_000_000
 """A turn of the event loop begins no further partition after this time."""
 _TURN_PARTITIONS_MAX: Final = 64
-ANSWER_BATCHES_MAX: Final = 50_000
-"""Batches in the answer to a read: about a megabyte. Partitions beyond it get a retriable error."""
+ANSWER_BATCHES_MAX: Final = 5_000
+"""Batches in the answer to a read, which is decoded in one turn of the event loop. Partitions after the first
+one that would exceed it get a retriable error."""
 _STATES: Final = {int(state): state for state in DeliveryState if state is not DeliveryState.ACQUIRED}
 P_co = TypeVar("P_co", covariant=True)
 R = TypeVar("R")
@@ -96,16 +97,17 @@ class ShareStateHandlers:
 
     async def read(self, request: reading.ReadShareGroupStateRequest) -> reading.ReadShareGroupStateResponse:
         """Return states, and fence older leaders."""
-        room = ANSWER_BATCHES_MAX
+        answered = 0
 
         async def ask(key: SharePartitionKey, row: reading.PartitionData) -> reading.PartitionResult:
             state = await self._coordinator.read(key, row.leader_epoch)
-            nonlocal room
+            nonlocal answered
             if not isinstance(state, ErrorCode):
-                room -= len(state.batches)
-                state = state if room >= 0 else ErrorCode.COORDINATOR_NOT_AVAILABLE
+                is_full = answered + len(state.batches) > ANSWER_BATCHES_MAX
+                state = ErrorCode.COORDINATOR_NOT_AVAILABLE if answered and is_full else state
             if isinstance(state, ErrorCode):
                 return reading.PartitionResult(row.partition, state, _message(state))
+            answered += len(state.batches)
             batches = [reading.StateBatch(*batch) for batch in state.batches]
             return reading.PartitionResult(
                 row.partition, ErrorCode.NONE, None, state.state_epoch, state.start_offset, batches
