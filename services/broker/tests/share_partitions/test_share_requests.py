@@ -16,6 +16,7 @@ from ponor_kafka.messages.share_acknowledge import (
     AcknowledgeTopic,
     ShareAcknowledgeRequest,
 )
+from s3stream.records import StreamRecord
 
 from services.broker.tests.fetch_rig import OTHER_NODE, base_offsets
 from services.broker.tests.handlers.fetch.test_read_committed import Transactions
@@ -354,6 +355,42 @@ async def test_records_in_objects_are_delivered_to_one_member() -> None:
         rig.fetching.data_stream("a").is_cold = True
         both = await asyncio.gather(one.acquired(max_wait_ms=5), other.acquired(max_wait_ms=5))
         assert sorted(both) == [[], [(0, 3, 1)]]
+
+
+async def test_a_cancelled_read_of_objects_wakes_another_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ShareRig() as rig:
+        await rig.append(2, 2)
+        one, other = await rig.member("m"), await rig.member("n")
+        stream = rig.fetching.data_stream("a")
+        stream.is_cold = True
+        fetch, opened = stream.fetch, asyncio.Event()
+
+        async def slow(start_offset: int, max_bytes: int) -> list[StreamRecord]:
+            await opened.wait()
+            return await fetch(start_offset, max_bytes)
+
+        monkeypatch.setattr(stream, "fetch", slow)
+        reading = asyncio.ensure_future(one.acquired(max_wait_ms=60_000))
+        await turns()
+        waiting = asyncio.ensure_future(other.acquired(max_wait_ms=60_000))
+        await turns()
+        reading.cancel()
+        opened.set()
+        assert await asyncio.wait_for(waiting, 30) == [(0, 3, 1)]
+
+
+async def test_a_request_whose_session_ended_meanwhile_loads_nothing() -> None:
+    async with ShareRig() as rig:
+        await rig.append(1)
+        one = await rig.member()
+        assert await one.acquired() == [(0, 0, 1)]
+        waiting = asyncio.ensure_future(one.acquired(max_wait_ms=60_000))
+        await turns()
+        ending = Member(rig, one.name, epoch=-1)  # through another connection
+        await ending.acknowledge([])
+        await turns()
+        assert await waiting == []
+        assert len(rig.shares) == 0
 
 
 @pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])

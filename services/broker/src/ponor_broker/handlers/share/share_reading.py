@@ -111,9 +111,7 @@ class ShareReader:
             is_over = left_s <= 0 or self._parking.is_full or session.is_closed
             is_enough = found.bytes_found >= max(wanted.min_bytes, 1) or found.is_urgent or bool(found.cold)
             if is_enough or (is_over and found.bytes_found):
-                if found.cold:
-                    await self._read_cold(one, rules)
-                rows = await self._acquire(session, one, wanted, rules)
+                rows = await self._read_and_acquire(session, one, wanted, rules)
                 if rows or is_over:
                     return Delivery(rows, found)
                 await turn()  # all that was read are gaps, which are skipped now
@@ -148,6 +146,8 @@ class ShareReader:
         rules: GroupRules,
     ) -> None:
         wanted: list[PartitionFetch] = []
+        if session.is_closed:
+            return  # its share partitions would be loaded again, and no end of a session would drop them
         for topic_id, index in keys:
             offset = 0
             share = None
@@ -169,6 +169,17 @@ class ShareReader:
         self._reader.read_into(
             one.found, wanted, version=NODE_ENDPOINTS_MIN, isolation_level=isolation_level, whole=False
         )
+
+    async def _read_and_acquire(
+        self, session: ShareSession, one: _Pass, wanted: Wanted, rules: GroupRules
+    ) -> list[Delivered]:
+        try:
+            if one.found.cold:
+                await self._read_cold(one, rules)
+            return await self._acquire(session, one, wanted, rules)
+        finally:
+            for part in one.found.cold[:COLD_PARTITIONS_MAX]:
+                one.shares[part].wake()  # other requests may read on, also if this one was cancelled
 
     async def _read_cold(self, one: _Pass, rules: GroupRules) -> None:
         """Read partitions whose data is only in objects. Other requests of the group leave them out."""
@@ -217,8 +228,6 @@ class ShareReader:
                     rows.append(row)
                     left -= sum(last - first + 1 for first, last, _ in row.ranges)
                 await turn()
-        for part in one.found.cold[:COLD_PARTITIONS_MAX]:
-            one.shares[part].wake()  # other requests may read on
         return rows
 
     def _acquire_from(
