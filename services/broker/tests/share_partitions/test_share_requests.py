@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from ponor_broker.coordination.share_persister import DeliveryState
+from ponor_broker.coordination.share_persister import DeliveryState, SharePartitionKey, ShareState
 from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.share_partitions.acknowledgement import PART_OFFSETS_MAX
 from ponor_broker.share_partitions.share_partition import WRITTEN_RUNS_MAX
@@ -183,6 +183,70 @@ async def test_a_fenced_leader_drops_its_memory_and_reads_again() -> None:
         await one.fetch()
         await turns()
         assert await one.acquired() == [(1, 1, 1)]
+
+
+async def test_a_recreated_group_begins_anew_although_a_former_member_still_has_a_session() -> None:
+    async with ShareRig() as rig:
+        await rig.append(2)
+        former = await rig.member("former")
+        assert await former.acquired() == [(0, 1, 1)]
+        assert await former.code([(0, 1, ACCEPT)]) == 0
+        await rig.persister.delete(rig.key())
+        await rig.initialize("a", state_epoch=1)
+        assert await (await rig.member("n")).acquired(max_wait_ms=60_000) == [(0, 1, 1)]
+
+
+async def test_a_new_member_sees_a_reset_although_a_former_member_still_has_a_session() -> None:
+    async with ShareRig() as rig:
+        await rig.append(2)
+        former = await rig.member("former")
+        assert await former.acquired() == [(0, 1, 1)]
+        assert await former.code([(0, 1, ACCEPT)]) == 0
+        await rig.initialize("a", state_epoch=2, start_offset=0)
+        assert await (await rig.member("n")).acquired(max_wait_ms=60_000) == [(0, 1, 1)]
+
+
+async def test_a_new_member_gets_records_although_the_state_cannot_be_compared() -> None:
+    async with ShareRig() as rig:
+        await rig.append(2)
+        one, other = await rig.member("m"), Member(rig, "n")
+        rig.persister.opened.clear()
+        await other.fetch(["a"], max_records=0)
+        await turns()
+        assert await one.acquired() == []  # it waits for the comparison
+        await rig.pass_time(5_000)
+        assert await one.acquired() == [(0, 1, 1)]
+        rig.persister.opened.set()
+
+
+async def test_a_state_that_does_not_exist_is_read_rarely_until_a_member_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ShareRig() as rig:
+        await rig.append(1)
+        await rig.persister.delete(rig.key())
+        reads = []
+        read = rig.persister.read
+
+        async def counted(key: SharePartitionKey, leader_epoch: int) -> ShareState | ErrorCode:
+            reads.append(key)
+            return await read(key, leader_epoch)
+
+        clock = rig.fetching.clock
+
+        async def sleep(seconds: float) -> None:
+            ends_ms = clock.now_ms + seconds * 1_000
+            while clock.now_ms < ends_ms:
+                await asyncio.sleep(0)
+
+        monkeypatch.setattr(clock, "sleep", sleep)
+        monkeypatch.setattr(rig.persister, "read", counted)
+        stray = await rig.member("stray")
+        await rig.pass_time(60_000)
+        assert await stray.acquired() == []
+        assert 2 <= len(reads) <= 10
+        await rig.initialize("a")
+        assert await (await rig.member("n")).acquired() == [(0, 0, 1)]
 
 
 async def test_a_failed_write_is_answered_with_its_error_and_the_records_stay_locked() -> None:

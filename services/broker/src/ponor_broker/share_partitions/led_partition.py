@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
+from ponor_runtime.clock import Clock
+from ponor_runtime.tasks import Wake
 from ponor_runtime.turns import Steps
 
-from ponor_broker.coordination.share_persister import SharePartitionKey, SharePersister
+from ponor_broker.coordination.share_persister import SharePartitionKey, SharePersister, StateSummary
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.share_partitions.acknowledgement import (
     PART_OFFSETS_MAX,
@@ -47,36 +49,64 @@ class LedSharePartition:
         is_closed: whether the memory was dropped. Requests must look the share partition up again.
         is_reading: whether a request reads records from objects, which the others must not read too.
         is_unused: whether the group's last session at this broker has ended.
+        is_comparing: whether members get no records until the memory was compared with the durable state.
+        is_comparison_due: whether a session began after the newest comparison began.
+        retry: wakes the load, which pauses after an error.
         timer_ends_ms: when the timer of the locks fires; None if it is not set.
         size_bytes: the memory that is charged.
     """
 
     __slots__ = (
         "_answers",
+        "_durable_start",
         "_watchers",
         "is_closed",
+        "is_comparing",
+        "is_comparison_due",
         "is_reading",
         "is_unused",
         "is_writing",
         "key",
         "partition",
+        "retry",
         "size_bytes",
         "state",
         "state_epoch",
         "timer_ends_ms",
     )
 
-    def __init__(self, key: SharePartitionKey, partition: Partition) -> None:
+    def __init__(self, key: SharePartitionKey, partition: Partition, clock: Clock) -> None:
         self.key = key
         self.partition = partition
+        self.retry = Wake(clock)
         self.state: SharePartition | None = None
         self.state_epoch = 0
         self.is_closed = self.is_reading = self.is_unused = self.is_writing = False
+        self.is_comparing = self.is_comparison_due = False
         self.timer_ends_ms: int | None = None
         self.size_bytes = PARTITION_BYTES
         self._answers: dict[int, list[asyncio.Future[ErrorCode]]] = {}
         """Acknowledgements that wait for a write, by its number."""
         self._watchers: dict[Watcher, None] = {}
+        self._durable_start = 0
+
+    def loaded(self, state: SharePartition) -> None:
+        """Begin with the durable state."""
+        self.state = state
+        self._durable_start = state.start_offset
+        self.wake()
+
+    def is_replaced_by(self, durable: StateSummary) -> bool:
+        """Whether the durable state is not the one of which this is the memory: the group's offsets were
+        reset, or the group was deleted and created again.
+        """
+        # A state that was created again can have the epoch of the former one. Then no leader has read it, or
+        # its start is a lower one.
+        return (
+            durable.state_epoch != self.state_epoch
+            or durable.leader_epoch != self.partition.leader_epoch
+            or durable.start_offset < self._durable_start
+        )
 
     # Waiting requests
 
@@ -99,7 +129,7 @@ class LedSharePartition:
         """Return where a read must begin that may give a member records; None if there is nothing to read
         now: the records in flight are all taken, or the log has no further ones.
         """
-        if self.state is None or self.is_reading or self.is_closed:
+        if self.state is None or self.is_reading or self.is_closed or self.is_comparing:
             return None
         self.state.advance_start(self.partition.log_start_offset)
         if not self.state.may_acquire(in_flight_max):
@@ -187,6 +217,8 @@ class LedSharePartition:
                 return True
             if code is not ErrorCode.NONE:
                 _LOG.warning("writing the state of share partition %s failed: %s", self.key, code.name)
+            else:
+                self._durable_start = max(self._durable_start, write.start_offset)
             number = state.end_write(is_durable=code is ErrorCode.NONE)
             for answer in self._answers.pop(number, ()):
                 if not answer.done():
@@ -199,6 +231,7 @@ class LedSharePartition:
     def close(self) -> None:
         """Drop the memory: waiting acknowledgements are refused, waiting requests look again."""
         self.is_closed = True
+        self.retry.set()
         answers, self._answers = self._answers, {}
         for waiting in answers.values():
             for answer in waiting:

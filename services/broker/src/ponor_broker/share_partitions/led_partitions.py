@@ -22,6 +22,7 @@ from ponor_broker.coordination.share_persister import SharePartitionKey, SharePe
 from ponor_broker.coordination.timers import TimerQueue
 from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.partition import Partition
+from ponor_broker.requests.bounded_gather import bounded_gather
 from ponor_broker.serving import Serving
 from ponor_broker.share_partitions.led_partition import (
     FENCED,
@@ -35,6 +36,11 @@ from ponor_broker.share_partitions.share_partition import SharePartition, ShareS
 _LOG = logging.getLogger(__name__)
 RETRY_S: Final = 1.0
 """Pause before the state is read again after an error. Meanwhile, members get no records."""
+MISSING_RETRY_S_MAX: Final = 16.0
+"""Longest pause if there is no state: the group does not exist, or has not subscribed to the topic."""
+COMPARISON_MS_MAX: Final = 2_000
+"""After this time, members get records although the memory was not compared with the durable state."""
+COMPARED_TOGETHER_MAX: Final = 64
 
 _LOOK_UPS_PER_STEP: Final = 500
 """Share partitions that one step of the end of a session visits without releasing records."""
@@ -72,6 +78,8 @@ class LedSharePartitions:
         self._by_key: dict[SharePartitionKey, LedSharePartition] = {}
         self._by_partition: dict[PartitionKey, dict[SharePartitionKey, LedSharePartition]] = {}
         self._by_group: dict[str, dict[SharePartitionKey, LedSharePartition]] = {}
+        self._comparing: set[str] = set()
+        """Groups whose share partitions are compared with their durable states."""
         telemetry = runtime.telemetry
         telemetry.gauge("ponor_share_partitions", lambda: len(self._by_key))
         telemetry.gauge("ponor_share_memory_bytes", lambda: self._memory_bytes)
@@ -112,7 +120,7 @@ class LedSharePartitions:
         if share is None:
             if self._memory_bytes + PARTITION_BYTES > self._memory_bytes_max or self._tasks.is_closed:
                 return None
-            share = self._by_key[key] = LedSharePartition(key, partition)
+            share = self._by_key[key] = LedSharePartition(key, partition, self._clock)
             self._by_partition.setdefault(partition.identity.key, {})[key] = share
             self._by_group.setdefault(group_id, {})[key] = share
             self._memory_bytes += share.size_bytes
@@ -123,15 +131,14 @@ class LedSharePartitions:
     # Load
 
     async def _load(self, share: LedSharePartition) -> None:
-        is_reported = False
+        is_reported, pause_s = False, RETRY_S
         while True:
             outcome = await self._read(share)
             if share.is_closed:
                 return
             if isinstance(outcome, SharePartition):
-                share.state = outcome
+                share.loaded(outcome)
                 self.changed(share)
-                share.wake()
                 return
             if outcome in FENCED:
                 self._drop(share)
@@ -139,7 +146,9 @@ class LedSharePartitions:
             if not is_reported:
                 is_reported = True
                 _LOG.warning("share partition %s is not available, retrying: %s", share.key, outcome.name)
-            await self._clock.sleep(RETRY_S)
+            await share.retry.wait(pause_s)
+            is_missing = outcome is ErrorCode.INVALID_REQUEST
+            pause_s = min(2 * pause_s, MISSING_RETRY_S_MAX) if is_missing else RETRY_S
 
     async def _read(self, share: LedSharePartition) -> SharePartition | ErrorCode:
         """Return the restored state, whose start is known and durable."""
@@ -180,6 +189,49 @@ class LedSharePartitions:
             if found is not None:
                 return found
         return partition.high_watermark
+
+    # Comparison
+
+    def session_begun(self, group_id: str) -> None:
+        """Compare the memory of a group with its durable states, because a member begins a session.
+
+        An administrator may have reset or deleted the group while a former member still had a session here.
+        The memory does not show that until a write is fenced, or not at all if the group was created again.
+        """
+        shares = self._by_group.get(group_id, {})
+        if not shares or self._tasks.is_closed:
+            return
+        for share in shares.values():
+            share.retry.set()
+            share.is_comparing = share.is_comparison_due = share.state is not None
+        self._timers.set(("comparison", group_id), COMPARISON_MS_MAX, partial(self._compared, group_id))
+        if group_id not in self._comparing:
+            self._comparing.add(group_id)
+            self._tasks.spawn(self._compare_group(group_id), f"compare share group {group_id}")
+
+    async def _compare_group(self, group_id: str) -> None:
+        while due := [each for each in self._by_group.get(group_id, {}).values() if each.is_comparison_due]:
+            await bounded_gather(map(self._compare, due), together_max=COMPARED_TOGETHER_MAX)
+        self._comparing.discard(group_id)
+        self._timers.cancel(("comparison", group_id))
+
+    async def _compare(self, share: LedSharePartition) -> None:
+        share.is_comparison_due = False
+        durable = await self._persister.summary(share.key)
+        if share.is_closed:
+            return
+        if not isinstance(durable, ErrorCode) and share.is_replaced_by(durable):
+            _LOG.info("the state of share partition %s was replaced; reading it again", share.key)
+            self._drop(share)
+        elif not share.is_comparison_due:
+            share.is_comparing = False
+            share.wake()
+
+    def _compared(self, group_id: str) -> None:
+        """Deliver records again: the coordinators do not answer in time."""
+        for share in list(self._by_group.get(group_id, {}).values()):
+            share.is_comparing = False
+            share.wake()
 
     # Changes
 

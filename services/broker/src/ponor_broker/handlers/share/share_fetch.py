@@ -82,6 +82,7 @@ class ShareFetchHandler:
         if request.share_session_epoch == INITIAL_EPOCH:
             context.connection.when_closed(session, partial(self._sessions.end, session))
             session.on_closed = partial(context.connection.forget, session)
+            self._reader.session_begun(session)
         rules = self._rules.of(member.group_id)
         wanted = self._wanted(request)
         has_renewals = request.is_renew_ack

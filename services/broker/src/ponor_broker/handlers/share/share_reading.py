@@ -100,6 +100,10 @@ class ShareReader:
         self._cold_reads, self._parking, self._backlog = bounds
         self._acquired = telemetry.counter("ponor_share_records_acquired_total")
 
+    def session_begun(self, session: ShareSession) -> None:
+        """Note that a member begins a session."""
+        self._shares.session_begun(session.key.group_id)
+
     async def read(self, session: ShareSession, wanted: Wanted, rules: GroupRules) -> Delivery:
         """Return records for the session's member, at the latest after `wait_ms`."""
         loop = asyncio.get_running_loop()
