@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from ponor_broker.coordination.share_persister import SharePartitionKey
 from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.member import JoinProtocol
 from ponor_broker.groups.records import CommittedOffset
@@ -293,6 +294,45 @@ async def test_a_deleted_group_has_neither_records_nor_states(wire: Wire) -> Non
     assert await wire.delete_group() is ErrorCode.GROUP_ID_NOT_FOUND
     await wire.restart()
     assert (await wire.describe()).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+async def test_nobody_joins_while_the_states_of_the_group_are_deleted(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await wire.join("m", "t")
+    await wire.beat("m", -1)
+    persister, opened = wire.world.persister, asyncio.Event()
+    delete = persister.delete
+
+    async def slow(each: SharePartitionKey) -> ErrorCode:
+        await opened.wait()
+        return await delete(each)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(persister, "delete", slow)
+    deletion = asyncio.create_task(wire.delete_group())
+    await wire.world.clock.settle()
+    assert (await wire.beat("n", 0, ["t"])).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (await wire.delete_offsets("t")).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (await wire.alter(5)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    opened.set()
+    assert await deletion is ErrorCode.NONE
+    await wire.join("n", "t")
+    assert set(persister.states) == {key(partition) for partition in range(4)}
+
+
+async def test_states_are_not_deleted_while_they_are_created(wire: Wire) -> None:
+    persister = wire.world.persister
+    persister.opened.clear()
+    joining = asyncio.create_task(wire.beat("m", 0, ["t"]))
+    await wire.world.clock.settle()
+    assert (await wire.beat("m", -1)).error_code == 0
+    deletion = asyncio.create_task(wire.delete_group())
+    await wire.world.clock.settle()
+    persister.opened.set()
+    assert await deletion is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (await joining).error_code == 0
+    assert await wire.delete_group() is ErrorCode.NONE
+    assert not persister.states
 
 
 async def test_an_empty_group_does_not_expire(wire: Wire) -> None:

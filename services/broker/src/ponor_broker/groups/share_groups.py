@@ -7,6 +7,7 @@ the next heartbeat or request.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -55,6 +56,11 @@ class ShareGroups(ServerAssignedGroups):
         self._persister = persister
         self._initializing: dict[Group, set[TopicPartitionId]] = {}
         """Partitions for which a heartbeat waits for the persister."""
+        self._creating: Counter[Group] = Counter()
+        """Requests that create states, by group. States are not deleted meanwhile, nor created during a
+        deletion: the persister may process the calls in any order.
+        """
+        self._deleting: set[Group] = set()
 
     # --- heartbeats
 
@@ -67,6 +73,8 @@ class ShareGroups(ServerAssignedGroups):
         membership = group.share
         if membership is None:
             return _refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
+        if group in self._deleting:
+            return _refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "States of the group are being deleted.")
         outcome = membership.heartbeat(request, self._clock.wall_ms())
         answer = outcome.answer
         assert answer is not None
@@ -141,6 +149,19 @@ class ShareGroups(ServerAssignedGroups):
         self, group: Group, states: StatesById, starts: StartOffsets
     ) -> Results | ErrorCode:
         """Create states at the group epoch; those without an entry in `starts` have no start offset."""
+        if group in self._deleting:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._creating[group] += 1
+        try:
+            return await self._initialize_each(group, states, starts)
+        finally:
+            self._creating[group] -= 1
+            if not self._creating[group]:
+                del self._creating[group]
+
+    async def _initialize_each(
+        self, group: Group, states: StatesById, starts: StartOffsets
+    ) -> Results | ErrorCode:
         membership, persister = group.share, self._persister
         assert membership is not None
         assert persister is not None, "requests of share groups are served only with a persister"
@@ -214,10 +235,16 @@ class ShareGroups(ServerAssignedGroups):
     ) -> Results | ErrorCode:
         """Delete the states of whole topics. They remain in `deleting`."""
         assert self._persister is not None
-        error = await self._change_states(group, membership.states.dropping(names))
-        if error is not ErrorCode.NONE:
-            return error
-        return await self._of_each(group, states, self._persister.delete)
+        if group in self._deleting or group in self._creating:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._deleting.add(group)
+        try:
+            error = await self._change_states(group, membership.states.dropping(names))
+            if error is not ErrorCode.NONE:
+                return error
+            return await self._of_each(group, states, self._persister.delete)
+        finally:
+            self._deleting.discard(group)
 
     def _whole_topics(self, names: Mapping[bytes, str]) -> dict[bytes, TopicStates]:
         """Return all partitions of those topics that exist."""
