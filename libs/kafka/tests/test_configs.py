@@ -7,6 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ponor_kafka.configs.catalogue import (
     BROKER_CONFIGS,
+    GROUP_BOUNDS,
+    GROUP_CONFIGS,
+    GROUP_SYNONYMS,
     TOPIC_CONFIGS,
     TOPIC_SYNONYMS,
     broker_synonyms,
@@ -20,12 +23,13 @@ from ponor_kafka.configs.changes import (
     checked_topic_configs,
 )
 from ponor_kafka.configs.definition import ConfigDefinition, ConfigError, ConfigType
+from ponor_kafka.configs.value_rules import reset_duration_ms
 from ponor_kafka.configs.values import kept_text, list_items, parse_value
 
 KAFKA_TOPIC_SETTINGS = 33
 KAFKA_BROKER_SETTINGS = 340
 """From a description by a Kafka 4.3.1 broker."""
-DEFINITIONS = [*TOPIC_CONFIGS.values(), *BROKER_CONFIGS.values()]
+DEFINITIONS = [*TOPIC_CONFIGS.values(), *GROUP_CONFIGS.values(), *BROKER_CONFIGS.values()]
 
 
 def test_catalogue_has_every_setting_of_kafka() -> None:
@@ -229,3 +233,34 @@ def test_any_text_is_parsed_or_refused(definition: ConfigDefinition, text: str) 
     except ConfigError:
         return
     assert parse_value(definition, kept) == parse_value(definition, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ms"),
+    [
+        ("by_duration:PT1H", 3_600_000),
+        ("by_duration:p1dt2h3m4.5s", 93_784_500),
+        ("by_duration:PT-0.25S", -250),
+        ("by_duration:-P1DT-1H", -82_800_000),
+        ("by_duration:PT0S", 0),
+        ("by_duration:P", None),
+        ("by_duration:P1DT", None),
+        ("by_duration:1H", None),
+        ("by_duration", None),
+        ("earliest", None),
+    ],
+)
+def test_durations_of_a_reset_have_the_form_of_java(text: str, duration_ms: int | None) -> None:
+    assert reset_duration_ms(text) == duration_ms
+
+
+def test_every_bound_of_a_group_setting_is_a_broker_setting() -> None:
+    assert len(GROUP_BOUNDS) == 25
+    assert {each.name for each in GROUP_BOUNDS if each.bound.endswith("max.standby.replicas")} == {
+        "streams.num.standby.replicas"
+    }
+    assert GROUP_CONFIGS.keys() - GROUP_SYNONYMS.keys() == {
+        "share.auto.offset.reset",
+        "share.isolation.level",
+        "share.renew.acknowledge.enable",
+    }

@@ -274,6 +274,11 @@ def broker_configs_set(node_id: NodeId, **configs: str) -> pb.Record:
     return record(broker_configs_set=pb.BrokerConfigsSet(node_id=node_id, configs=configs))
 
 
+def group_configs_set(group_id: str, **configs: str) -> pb.Record:
+    body = pb.GroupConfigsSet(group_id=group_id, configs=configs)
+    return record(group_configs_set=body)
+
+
 def completed(
     request_id: int, *, first_incomplete_id: int = 1, node_id: NodeId = NODE_A, node_epoch: int = 1
 ) -> pb.Record:

@@ -9,6 +9,7 @@ from ponor_metadata.image.image import MetadataImage
 from ponor_metadata.image.registry import RULES
 from ponor_metadata.nouns import counters
 from ponor_metadata.nouns.cluster import FEATURES, cluster_of
+from ponor_metadata.nouns.groups import GROUP_CONFIGS
 from ponor_metadata.nouns.keys import KEYS
 from ponor_metadata.nouns.nodes import (
     ALL_BROKERS,
@@ -29,7 +30,7 @@ from ponor_metadata.nouns.streams import (
     StreamRow,
 )
 from ponor_metadata.nouns.topics import PARTITIONS, PARTITIONS_LED_BY, PARTITIONS_OF, TOPICS, TOPICS_NAMED
-from ponor_runtime.identity import NodeId, TenantId, compose_id
+from ponor_runtime.identity import DEFAULT_TENANT, NodeId, TenantId, compose_id
 
 from libs.metadata.tests.metadata_kit import (
     GC_NODE,
@@ -47,6 +48,7 @@ from libs.metadata.tests.metadata_kit import (
     created,
     destroyed,
     formatted,
+    group_configs_set,
     obj,
     opened,
     partition_changed,
@@ -396,6 +398,18 @@ def test_a_record_replaces_all_settings() -> None:
     assert topic is not None
     assert (topic.name, topic.configs) == ("orders", {"segment": "3"})
     refused(log, topic_configs_set(bytes(15) + b"x", segment="3"), match="does not exist")
+
+
+def test_a_group_without_dynamic_settings_has_no_row() -> None:
+    log = Log()
+    log.commit(group_configs_set("g", a="1"), group_configs_set("g", a="2", b="3"))
+    assert list(log.image[GROUP_CONFIGS]) == [(DEFAULT_TENANT, "g", {"a": "2", "b": "3"})]
+    log.commit(group_configs_set("g"))
+    assert len(log.image[GROUP_CONFIGS]) == 0
+    refused(log, group_configs_set("g"), match="no settings")
+    refused(log, group_configs_set("", a="1"), match="not empty")
+    unknown = pb.GroupConfigsSet(tenant_id="unknown-tenant", group_id="g", configs={"a": "1"})
+    refused(log, record(group_configs_set=unknown), match="tenant 'unknown-tenant' does not exist")
 
 
 def test_a_broker_without_dynamic_settings_has_no_row() -> None:

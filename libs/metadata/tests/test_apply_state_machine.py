@@ -19,6 +19,7 @@ from ponor_metadata.image.read_index import find_pieces
 from ponor_metadata.image.validate import validate
 from ponor_metadata.nouns import counters
 from ponor_metadata.nouns.cluster import INCARNATION_MAX, cluster_of, next_incarnation
+from ponor_metadata.nouns.groups import GROUP_CONFIGS
 from ponor_metadata.nouns.keys import KEYS
 from ponor_metadata.nouns.nodes import (
     ALL_BROKERS,
@@ -32,13 +33,14 @@ from ponor_metadata.nouns.nodes import NODES as NODES_TABLE
 from ponor_metadata.nouns.quorum import QUORUM
 from ponor_metadata.nouns.streams import STREAMS
 from ponor_metadata.nouns.topics import MOVES, PARTITIONS, TOPICS, next_leader_epoch
-from ponor_runtime.identity import NodeId
+from ponor_runtime.identity import DEFAULT_TENANT, NodeId
 
 from libs.metadata.tests.compaction_rules import CompactionRules
 from libs.metadata.tests.metadata_kit import (
     broker_configs_set,
     completed,
     contents,
+    group_configs_set,
     move_begun,
     move_cancelled,
     partition_changed,
@@ -113,6 +115,13 @@ class MetadataMachine(CompactionRules):
             self.propose(broker_configs_set(node_id, setting=value))
         elif node_id in self.overlay[BROKER_CONFIGS]:
             self.propose(broker_configs_set(node_id))
+
+    @rule(group_id=st.sampled_from(("a", "b")), value=st.sampled_from((None, "1", "2")))
+    def set_group_configs(self, group_id: str, value: str | None) -> None:
+        if value is not None:
+            self.propose(group_configs_set(group_id, setting=value))
+        elif (DEFAULT_TENANT, group_id) in self.overlay[GROUP_CONFIGS]:
+            self.propose(group_configs_set(group_id))
 
     @rule(pick=picks)
     def delete_topic(self, pick: int) -> None:

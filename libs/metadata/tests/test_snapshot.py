@@ -37,6 +37,7 @@ from libs.metadata.tests.metadata_kit import (
     created,
     drain_set,
     fenced,
+    group_configs_set,
     move_begun,
     obj,
     opened,
@@ -69,6 +70,7 @@ def populated() -> Log:
     log.commit(record(key_put=pb.KeyPut(key="k", value=b"v")))
     log.commit(topic_created(bytes(16), "orders"), partition_changed(bytes(16), 0), completed(1))
     log.commit(broker_configs_set(ALL_BROKERS, zebra="1", apple="2"), broker_configs_set(NODE_B, kiwi="3"))
+    log.commit(group_configs_set("payments", zebra="1", apple="2"))
     members = [
         pb.QuorumMember(
             node_id=number,
@@ -198,9 +200,9 @@ def test_the_worked_example_of_the_format_document() -> None:
     encoding = begin_snapshot(image)
     assert b"".join(encoding) == bytes.fromhex(
         "50 4f 4e 4f 52 49 4d 31"
-        "d1 00 00 00  26 a1 d9 17"
+        "d9 00 00 00  23 ce 19 e8"
         "00  01 00 00 00 00 00 00 00  e8 03 00 00 00 00 00 00"
-        f"{digest}  01 00 00 00 00 00 00 00" + "00" * 168 + "68 00 00 00  5e 4f e6 1f"
+        f"{digest}  01 00 00 00 00 00 00 00" + "00" * 176 + "68 00 00 00  5e 4f e6 1f"
         "01  01 00"
         "00 01 00 00 00 00 00 00 00  00 01 00 00 00 00 00 00 00  63  00 00 00 00 00 00 00 00 00"
         "00 07 00 00 00 00 00 00 00"
@@ -208,4 +210,4 @@ def test_the_worked_example_of_the_format_document() -> None:
         "00 00 00 00 00 00 00 00 00  00 00 00 00 00 00 00 00 00"
         "00 00 00 00 00 00 00 00 00  00 00 00 00 00 00 00 00 00"
     )
-    assert encoding.state_digest == bytes.fromhex("6c e6 21 e5 9a af 7e 6d 52 68 d3 95 5c 51 85 b7")
+    assert encoding.state_digest == bytes.fromhex("81 06 66 b4 c9 b5 1f 10 f4 f9 85 61 cc 7e a6 1f")

@@ -28,7 +28,11 @@ from ponor_controller.domains.streams.operations import (
     trim_streams,
 )
 from ponor_controller.domains.streams.wal_operations import close_wal, open_wal, verify_epoch
-from ponor_controller.domains.topics.configs import alter_broker_configs, alter_topic_configs
+from ponor_controller.domains.topics.configs import (
+    alter_broker_configs,
+    alter_group_configs,
+    alter_topic_configs,
+)
 from ponor_controller.domains.topics.keys import put_key, put_keys
 from ponor_controller.domains.topics.operations import (
     allocate_producer_ids,
@@ -57,6 +61,7 @@ VALIDATORS: Final[Mapping[str, Validator]] = {
     "create_partitions": create_partitions,
     "alter_topic_configs": alter_topic_configs,
     "alter_broker_configs": alter_broker_configs,
+    "alter_group_configs": alter_group_configs,
     "move_partitions": move_partitions,
     "cancel_moves": cancel_moves,
     "elect_moved": elect_moved,

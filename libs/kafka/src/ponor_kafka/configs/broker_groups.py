@@ -10,21 +10,21 @@ group.consumer.assignors: list = uniform,range
 group.consumer.heartbeat.interval.ms: int = 5000; 1..
   in force: How often members of consumer groups send heartbeats.
 group.consumer.max.assignment.interval.ms: int = 15000; 0..
-  no effect: Upper bound of the interval a consumer group may choose between assignments.
+  fixed: Upper bound of the interval a consumer group may choose between assignments.
 group.consumer.max.heartbeat.interval.ms: int = 15000; 1..
-  no effect: Upper bound of the heartbeat interval a consumer group may choose.
+  fixed: Upper bound of the heartbeat interval a consumer group may choose.
 group.consumer.max.session.timeout.ms: int = 60000; 1..
-  no effect: Upper bound of the session timeout a consumer group may choose.
+  fixed: Upper bound of the session timeout a consumer group may choose.
 group.consumer.max.size: int = 2147483647; 1..
   in force: Members of one consumer group.
 group.consumer.migration.policy: string = bidirectional; any case: DISABLED | DOWNGRADE | UPGRADE | BIDIRECTIONAL
   in force: Allowed changes of a group with members between the two protocols.
 group.consumer.min.assignment.interval.ms: int = 0; 0..
-  no effect: Lower bound of the interval a consumer group may choose between assignments.
+  fixed: Lower bound of the interval a consumer group may choose between assignments.
 group.consumer.min.heartbeat.interval.ms: int = 5000; 1..
-  no effect: Lower bound of the heartbeat interval a consumer group may choose.
+  fixed: Lower bound of the heartbeat interval a consumer group may choose.
 group.consumer.min.session.timeout.ms: int = 45000; 1..
-  no effect: Lower bound of the session timeout a consumer group may choose.
+  fixed: Lower bound of the session timeout a consumer group may choose.
 group.consumer.session.timeout.ms: int = 45000; 1..
   in force: Silence after which a member of a consumer group is removed.
 group.coordinator.append.linger.ms: int = -1; -1..
@@ -54,33 +54,33 @@ group.share.delivery.count.limit: int = 5; 2..10
 group.share.heartbeat.interval.ms: int = 5000; 1..
   in force: How often members of share groups send heartbeats.
 group.share.max.assignment.interval.ms: int = 15000; 0..
-  no effect: Upper bound of the interval a share group may choose between assignments.
+  fixed: Upper bound of the interval a share group may choose between assignments.
 group.share.max.delivery.count.limit: int = 10; 5..25
-  no effect: Upper bound of the delivery limit a share group may choose.
+  fixed: Upper bound of the delivery limit a share group may choose.
 group.share.max.heartbeat.interval.ms: int = 15000; 1..
-  no effect: Upper bound of the heartbeat interval a share group may choose.
+  fixed: Upper bound of the heartbeat interval a share group may choose.
 group.share.max.partition.max.record.locks: int = 4000; 2000..10000
-  no effect: Upper bound of the locked records a share group may choose.
+  fixed: Upper bound of the locked records a share group may choose.
 group.share.max.record.lock.duration.ms: int = 60000; 30000..3600000
-  no effect: Upper bound of the lock duration a share group may choose.
+  fixed: Upper bound of the lock duration a share group may choose.
 group.share.max.session.timeout.ms: int = 60000; 1..
-  no effect: Upper bound of the session timeout a share group may choose.
+  fixed: Upper bound of the session timeout a share group may choose.
 group.share.max.share.sessions: int = 2000; 1..
   in force: Share sessions on one broker.
 group.share.max.size: int = 200; 1..1000
   in force: Members of one share group.
 group.share.min.assignment.interval.ms: int = 0; 0..
-  no effect: Lower bound of the interval a share group may choose between assignments.
+  fixed: Lower bound of the interval a share group may choose between assignments.
 group.share.min.delivery.count.limit: int = 2; 2..5
-  no effect: Lower bound of the delivery limit a share group may choose.
+  fixed: Lower bound of the delivery limit a share group may choose.
 group.share.min.heartbeat.interval.ms: int = 5000; 1..
-  no effect: Lower bound of the heartbeat interval a share group may choose.
+  fixed: Lower bound of the heartbeat interval a share group may choose.
 group.share.min.partition.max.record.locks: int = 100; 100..2000
-  no effect: Lower bound of the locked records a share group may choose.
+  fixed: Lower bound of the locked records a share group may choose.
 group.share.min.record.lock.duration.ms: int = 15000; 1000..30000
-  no effect: Lower bound of the lock duration a share group may choose.
+  fixed: Lower bound of the lock duration a share group may choose.
 group.share.min.session.timeout.ms: int = 45000; 1..
-  no effect: Lower bound of the session timeout a share group may choose.
+  fixed: Lower bound of the session timeout a share group may choose.
 group.share.partition.max.record.locks: int = 2000; 100..10000
   in force: Records of a partition that a share group may hold locked.
 group.share.record.lock.duration.ms: int = 30000; 1000..3600000
@@ -94,21 +94,21 @@ group.streams.heartbeat.interval.ms: int = 5000; 1..
 group.streams.initial.rebalance.delay.ms: int = 3000; 0..
   in force: How long the first member of a streams group waits for others.
 group.streams.max.assignment.interval.ms: int = 15000; 0..
-  no effect: Upper bound of the interval a streams group may choose between assignments.
+  fixed: Upper bound of the interval a streams group may choose between assignments.
 group.streams.max.heartbeat.interval.ms: int = 15000; 1..
-  no effect: Upper bound of the heartbeat interval a streams group may choose.
+  fixed: Upper bound of the heartbeat interval a streams group may choose.
 group.streams.max.session.timeout.ms: int = 60000; 1..
-  no effect: Upper bound of the session timeout a streams group may choose.
+  fixed: Upper bound of the session timeout a streams group may choose.
 group.streams.max.size: int = 2147483647; 1..
   in force: Members of one streams group.
 group.streams.max.standby.replicas: int = 2; 0..
-  no effect: Upper bound of the standby copies a streams group may choose.
+  fixed: Upper bound of the standby copies a streams group may choose.
 group.streams.min.assignment.interval.ms: int = 0; 0..
-  no effect: Lower bound of the interval a streams group may choose between assignments.
+  fixed: Lower bound of the interval a streams group may choose between assignments.
 group.streams.min.heartbeat.interval.ms: int = 5000; 1..
-  no effect: Lower bound of the heartbeat interval a streams group may choose.
+  fixed: Lower bound of the heartbeat interval a streams group may choose.
 group.streams.min.session.timeout.ms: int = 45000; 1..
-  no effect: Lower bound of the session timeout a streams group may choose.
+  fixed: Lower bound of the session timeout a streams group may choose.
 group.streams.num.standby.replicas: int = 0; 0..
   in force: Standby copies of each task of a streams group.
 group.streams.session.timeout.ms: int = 45000; 1..

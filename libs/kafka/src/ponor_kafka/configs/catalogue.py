@@ -1,11 +1,12 @@
-"""Lookup of settings by name, and the broker settings that provide defaults of topic settings.
+"""Lookup of settings by name, and the broker settings that provide defaults of topic and group settings.
 
-Source of the synonyms: org.apache.kafka.server.config.ServerTopicConfigSynonyms.
+Source of the synonyms: org.apache.kafka.server.config.ServerTopicConfigSynonyms, and
+org.apache.kafka.coordinator.group.GroupConfig.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -18,6 +19,7 @@ from ponor_kafka.configs.broker_remote import BROKER_REMOTE
 from ponor_kafka.configs.broker_security import BROKER_SECURITY
 from ponor_kafka.configs.broker_transactions import BROKER_TRANSACTIONS
 from ponor_kafka.configs.definition import ConfigDefinition, Scope
+from ponor_kafka.configs.group import GROUP
 from ponor_kafka.configs.notation import read_definitions
 from ponor_kafka.configs.topic import TOPIC
 
@@ -35,6 +37,11 @@ TOPIC_CONFIGS: Final[Mapping[str, ConfigDefinition]] = MappingProxyType(
     {definition.name: definition for definition in read_definitions(TOPIC, Scope.TOPIC)}
 )
 """Settings of a topic, sorted by name."""
+
+GROUP_CONFIGS: Final[Mapping[str, ConfigDefinition]] = MappingProxyType(
+    {definition.name: definition for definition in read_definitions(GROUP, Scope.GROUP)}
+)
+"""Settings of a group, sorted by name."""
 
 BROKER_CONFIGS: Final[Mapping[str, ConfigDefinition]] = MappingProxyType(
     {
@@ -108,6 +115,32 @@ _BROKER_SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 def broker_synonyms(name: str) -> tuple[str, ...]:
     """A broker setting and its synonyms in other units, by precedence."""
     return _BROKER_SYNONYMS.get(name, (name,))
+
+
+GROUP_SYNONYMS: Final[Mapping[str, str]] = MappingProxyType(
+    {name: f"group.{name}" for name in GROUP_CONFIGS if f"group.{name}" in BROKER_CONFIGS}
+)
+"""The broker setting that provides the default of a group setting. Some group settings have none."""
+
+
+class GroupBound(NamedTuple):
+    """A group setting, and the broker setting that is its lower or upper bound."""
+
+    name: str
+    bound: str
+    is_lower: bool
+
+
+def _group_bounds() -> Iterator[GroupBound]:
+    for name in GROUP_CONFIGS:
+        kind, _, rest = name.partition(".")
+        for limit in ("min", "max"):
+            bound = f"group.{kind}.{limit}.{rest.removeprefix('num.')}"
+            if bound in BROKER_CONFIGS:
+                yield GroupBound(name, bound, is_lower=limit == "min")
+
+
+GROUP_BOUNDS: Final = tuple(_group_bounds())
 
 
 def topic_values(broker_values: Mapping[str, str]) -> dict[str, str]:

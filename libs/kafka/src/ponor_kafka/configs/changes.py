@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from ponor_kafka.configs.catalogue import BROKER_CONFIGS, TOPIC_CONFIGS
+from ponor_kafka.configs.catalogue import BROKER_CONFIGS, GROUP_BOUNDS, GROUP_CONFIGS, TOPIC_CONFIGS
 from ponor_kafka.configs.definition import ConfigDefinition, ConfigError, ConfigType, Scope
 from ponor_kafka.configs.values import kept_text, list_items
 
@@ -82,6 +82,19 @@ def changed_broker_configs(
     return _changed(BROKER_CONFIGS, {} if replace else present, changes)
 
 
+def changed_group_configs(
+    present: Mapping[str, str], changes: Iterable[ConfigChange], *, replace: bool = False
+) -> dict[str, str]:
+    """Apply changes to a group's own settings. Otherwise like `changed_topic_configs`."""
+    changes = list(changes)
+    for change in changes:
+        if change.kind is not ChangeKind.DELETE and change.name not in GROUP_CONFIGS:
+            raise ConfigError(f"Unknown group config name: {change.name}")
+    after = _changed(GROUP_CONFIGS, {} if replace else present, changes)
+    _check_group(after)
+    return after
+
+
 def _changed(
     definitions: Mapping[str, ConfigDefinition], present: Mapping[str, str], changes: Iterable[ConfigChange]
 ) -> dict[str, str]:
@@ -121,6 +134,22 @@ def _check_topic(configs: Mapping[str, str]) -> None:
             "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote"
             " log storage."
         )
+
+
+def _check_group(configs: Mapping[str, str]) -> None:
+    """Check the bounds that the brokers' settings set, and that members may miss a heartbeat."""
+    for name, bound, is_lower in GROUP_BOUNDS:
+        limit = int(BROKER_CONFIGS[bound].default or "0")
+        if name in configs and (int(configs[name]) < limit if is_lower else int(configs[name]) > limit):
+            relation = "greater" if is_lower else "less"
+            raise ConfigError(f"{name} must be {relation} than or equal to {bound}")
+    for kind in ("consumer", "share", "streams"):
+        timeout, interval = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+        timeout_ms, interval_ms = (
+            int(configs.get(name, GROUP_CONFIGS[name].default or "0")) for name in (timeout, interval)
+        )
+        if timeout_ms <= interval_ms:
+            raise ConfigError(f"{timeout} must be greater than {interval}")
 
 
 def _check_dynamic(name: str, *, of_all_brokers: bool) -> None:

@@ -31,12 +31,15 @@ class Effect(Enum):
 
 
 class Scope(Enum):
-    """Scope of dynamic changes of a broker setting (KIP-226); every topic setting is dynamic."""
+    """Scope of dynamic changes of a broker setting (KIP-226); every setting of topics and groups
+    is dynamic.
+    """
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
     CLUSTER_WIDE = "cluster-wide"
     TOPIC = "topic"
+    GROUP = "group"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ A setting has two or three lines:
 An empty DEFAULT is an empty text; `null` means that there is no default. RULE, SCOPE and `unlisted` are
 optional; a broker setting without SCOPE is read-only. Rules: `LOW..`, `LOW..HIGH`, `LOW..HIGH or N`, `a | b`
 (one of these), `any case: A | B`, `items: a | b` (a list of these), `items` (no empty item), `not empty`,
-`throttled replicas`.
+`share reset`, `throttled replicas`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ponor_kafka.configs.value_rules import (
     Choice,
     FilledItems,
     NotEmpty,
+    ShareReset,
     ThrottledReplicas,
     ValueRule,
 )
@@ -69,7 +70,12 @@ def _definition(lines: list[str], scope: Scope) -> ConfigDefinition:
 
 
 _NAMED_RULES: Final[Mapping[str, ValueRule]] = MappingProxyType(
-    {"items": FilledItems(), "not empty": NotEmpty(), "throttled replicas": ThrottledReplicas()}
+    {
+        "items": FilledItems(),
+        "not empty": NotEmpty(),
+        "share reset": ShareReset(),
+        "throttled replicas": ThrottledReplicas(),
+    }
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 Value: TypeAlias = "bool | int | float | str | list[str]"
 
@@ -89,6 +89,51 @@ class FilledItems:
 
     def __str__(self) -> str:
         return "items not empty"
+
+
+_DURATION_PREFIX: Final = "by_duration:"
+_DURATION: Final = re.compile(
+    r"(?P<sign>[+-]?)P(?=[0-9+-]|T[0-9+-])(?:(?P<days>[+-]?[0-9]{1,10})D)?"
+    r"(?:T(?=[0-9+-])(?:(?P<hours>[+-]?[0-9]{1,12})H)?(?:(?P<minutes>[+-]?[0-9]{1,14})M)?"
+    r"(?:(?P<seconds>[+-]?[0-9]{1,15}(?:[.,][0-9]{0,9})?)S)?)?",
+    re.IGNORECASE,
+)
+_UNIT_MS: Final = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000}
+
+
+@dataclass(frozen=True, slots=True)
+class ShareReset:
+    """`earliest`, `latest`, or `by_duration:` and an ISO 8601 duration that is not negative."""
+
+    def problem(self, value: Value) -> str | None:
+        text = str(value)
+        if text in {"earliest", "latest"}:
+            return None
+        duration_ms = reset_duration_ms(text)
+        if duration_ms is not None and duration_ms >= 0:
+            return None
+        return (
+            f"Invalid value `{text}` for configuration share.auto.offset.reset. The value must be either"
+            " 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
+        )
+
+    def __str__(self) -> str:
+        return "earliest, latest, by_duration:PnDTnHnMn.nS"
+
+
+def reset_duration_ms(text: str) -> int | None:
+    """Return the duration of `by_duration:PnDTnHnMn.nS` in ms; None for any other text, and for a duration
+    without the form of java.time.Duration.
+    """
+    found = _DURATION.fullmatch(text.removeprefix(_DURATION_PREFIX))
+    if not text.startswith(_DURATION_PREFIX) or found is None:
+        return None
+    parts = found.groupdict()
+    total_ms = sum(int(parts[name] or 0) * unit_ms for name, unit_ms in _UNIT_MS.items())
+    whole, _, fraction = (parts["seconds"] or "0").replace(",", ".").partition(".")
+    part_ms = int(fraction.ljust(3, "0")[:3])
+    total_ms += int(whole) * 1_000 + (-part_ms if whole.startswith("-") else part_ms)
+    return -total_ms if parts["sign"] == "-" else total_ms
 
 
 _REPLICA = re.compile(r"[0-9]+:[0-9]+")

@@ -4,15 +4,20 @@ are written to the log.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import pytest
+from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
+from ponor_controller.domains.topics import configs
 from ponor_controller.kernel.operation import Caller
+from ponor_metadata.nouns.groups import GROUP_CONFIGS
 from ponor_metadata.nouns.nodes import ALL_BROKERS, BROKER_CONFIGS
 from ponor_metadata.nouns.topics import TOPICS
-from ponor_runtime.identity import NodeId
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import DEFAULT_TENANT, NodeId
 
 from services.controller.tests.ledger import Ledger
 
@@ -140,6 +145,65 @@ def test_broker_settings_that_cannot_be_changed(ledger: Ledger, broker: Caller) 
     assert refusal(-1, "log.retention.ms", "soon") == "INVALID_REQUEST"
     assert refusal(gc.node_id, "log.retention.ms") == "INVALID_REQUEST"
     assert refusal(broker.node_id + 9, "log.retention.ms") == "INVALID_REQUEST"
+
+
+def group_change(group_id: str, *changes: wire.ConfigChange, replace: bool = False) -> wire.AlterGroupConfigs:
+    return wire.AlterGroupConfigs(group_id=group_id, changes=changes, replace=replace)
+
+
+def of_group(ledger: Ledger, group_id: str) -> Mapping[str, str] | None:
+    row = ledger.image[GROUP_CONFIGS].get((DEFAULT_TENANT, group_id))
+    return None if row is None else row.configs
+
+
+def test_a_group_s_settings_are_set_replaced_and_reset(ledger: Ledger, broker: Caller) -> None:
+    def alter(*changes: wire.ConfigChange, replace: bool = False) -> Mapping[str, str] | None:
+        ledger.do(broker, alter_group_configs=group_change("g", *changes, replace=replace))
+        return of_group(ledger, "g")
+
+    timeout, reset = "consumer.session.timeout.ms", "share.auto.offset.reset"
+    assert alter(change(timeout, SET, " 50000 ")) == {timeout: "50000"}
+    assert alter(change(reset, SET, "earliest")) == {timeout: "50000", reset: "earliest"}
+    assert alter(change(reset, SET, "by_duration:P1DT2H"), replace=True) == {reset: "by_duration:P1DT2H"}
+    checked = group_change("g", change(reset, SET, "latest"))
+    checked.validate_only = True
+    assert ledger.decide(broker, alter_group_configs=checked) == []
+    assert alter(change(reset, DELETE), change("never.set", DELETE)) is None
+    assert ledger.decide(broker, alter_group_configs=group_change("g", change(reset, DELETE))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("no.such.config", "1", "Unknown group config name: no.such.config"),
+        ("consumer.session.timeout.ms", "soon", "Not a number of type INT"),
+        ("share.record.lock.duration.ms", "999", "Value must be at least 1000"),
+        ("share.record.lock.duration.ms", "60001", "or equal to group.share.max.record.lock.duration.ms"),
+        ("share.session.timeout.ms", "44999", "or equal to group.share.min.session.timeout.ms"),
+        ("streams.num.standby.replicas", "3", "or equal to group.streams.max.standby.replicas"),
+        ("share.auto.offset.reset", "by_duration:-PT1S", "by_duration:<PnDTnHnMn.nS>"),
+    ],
+)
+def test_group_settings_out_of_range_are_refused(
+    ledger: Ledger, broker: Caller, name: str, value: str, message: str
+) -> None:
+    with pytest.raises(OperationError, match=re.escape(message)) as refused:
+        ledger.decide(broker, alter_group_configs=group_change("g", change(name, SET, value)))
+    assert refused.value.code == error_pb2.ERROR_CODE_INVALID_CONFIG
+
+
+def test_groups_with_settings_are_bounded(
+    ledger: Ledger, broker: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configs, "GROUPS_WITH_CONFIGS_MAX", 1)
+    earliest = change("share.auto.offset.reset", SET, "earliest")
+    ledger.do(broker, alter_group_configs=group_change("g", earliest))
+    assert ledger.refusal(broker, alter_group_configs=group_change("h", earliest)) == "INVALID_REQUEST"
+    committed = change("share.isolation.level", SET, "read_committed")
+    ledger.do(broker, alter_group_configs=group_change("g", committed))
+    for invalid_id in ("", "x" * 1_025):
+        refused = ledger.refusal(broker, alter_group_configs=group_change(invalid_id, earliest))
+        assert refused == "INVALID_REQUEST"
 
 
 def test_a_new_topic_stores_its_settings_in_canonical_form(ledger: Ledger, broker: Caller) -> None:

@@ -1,4 +1,4 @@
-"""Operations that change the configs of topics and brokers.
+"""Operations that change the configs of topics, brokers and groups.
 
 `ponor_kafka.configs` defines the configs and validates values. A record contains the resulting
 values, so applying it needs no catalogue.
@@ -17,18 +17,24 @@ from ponor_kafka.configs.changes import (
     ChangeKind,
     ConfigChange,
     changed_broker_configs,
+    changed_group_configs,
     changed_topic_configs,
 )
 from ponor_kafka.configs.definition import ConfigError
+from ponor_metadata.nouns.cluster import TENANTS
+from ponor_metadata.nouns.groups import GROUP_CONFIGS
 from ponor_metadata.nouns.nodes import ALL_BROKERS, BROKER_CONFIGS, NODES, NodeRole
 from ponor_metadata.nouns.topics import TOPICS
-from ponor_runtime.identity import NodeId
+from ponor_runtime.identity import NodeId, TenantId
 
 from ponor_controller.kernel.decisions import Decision, Situation, invalid, refuse, require_role
 
 CHANGES_MAX: Final = 1_000
 VALUE_BYTES_MAX: Final = 32_767
 """Maximum length of a string in older versions of Kafka's protocol."""
+GROUPS_WITH_CONFIGS_MAX: Final = 10_000
+"""Every broker keeps these rows in memory; a row with all configs has about 1 KiB."""
+GROUP_ID_BYTES_MAX: Final = 1_024
 _KINDS: Final = MappingProxyType(
     {
         wire.ConfigChange.KIND_SET: ChangeKind.SET,
@@ -77,6 +83,32 @@ def alter_broker_configs(body: wire.AlterBrokerConfigs, situation: Situation) ->
         return Decision()
     changed = records_pb2.BrokerConfigsSet(node_id=node_id, configs=after)
     return Decision([records_pb2.Record(broker_configs_set=changed)])
+
+
+def alter_group_configs(body: wire.AlterGroupConfigs, situation: Situation) -> Decision:
+    """Change the dynamic configs of a group, which need not exist."""
+    require_role(situation, records_pb2.NODE_ROLE_BROKER)
+    tenant_id = TenantId(body.tenant_id)
+    if tenant_id not in situation.view[TENANTS]:
+        raise invalid(f"there is no tenant {body.tenant_id!r}; create it first")
+    if not 0 < len(body.group_id.encode()) <= GROUP_ID_BYTES_MAX:
+        raise invalid(f"a group with configs needs an id of 1 to {GROUP_ID_BYTES_MAX} bytes")
+    row = situation.view[GROUP_CONFIGS].get((tenant_id, body.group_id))
+    present = {} if row is None else row.configs
+    try:
+        after = changed_group_configs(present, _changes(body.changes), replace=body.replace)
+    except ConfigError as error:
+        raise refuse(error_pb2.ERROR_CODE_INVALID_CONFIG, str(error)) from error
+    check_sizes(after)
+    if body.validate_only or after == present:
+        return Decision()
+    if row is None and len(situation.view[GROUP_CONFIGS]) >= GROUPS_WITH_CONFIGS_MAX:
+        raise invalid(
+            f"{GROUPS_WITH_CONFIGS_MAX} groups have configs, which is the limit;"
+            " remove the configs of groups that are not used"
+        )
+    changed = records_pb2.GroupConfigsSet(tenant_id=tenant_id, group_id=body.group_id, configs=after)
+    return Decision([records_pb2.Record(group_configs_set=changed)])
 
 
 def check_sizes(configs: Mapping[str, str]) -> None:
