@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from ponor_kafka.api import ApiKey
-from ponor_kafka.configs.catalogue import BROKER_CONFIGS, TOPIC_CONFIGS, TOPIC_SYNONYMS
+from ponor_kafka.configs.catalogue import (
+    BROKER_CONFIGS,
+    GROUP_BOUNDS,
+    GROUP_CONFIGS,
+    GROUP_SYNONYMS,
+    TOPIC_CONFIGS,
+    TOPIC_SYNONYMS,
+)
 from ponor_kafka.configs.definition import ConfigDefinition, Effect, Scope
 
 from tools.advertised_apis import advertised_apis
@@ -41,11 +48,12 @@ REMARKS: Final[Mapping[str, str]] = {
     " REBOOTSTRAP_REQUIRED",
     "CREATE_TOPICS": "any replication factor is accepted; a partition has one replica",
     "FIND_COORDINATOR": "for groups, transactional ids and share partitions",
-    "DESCRIBE_CONFIGS": "topics and brokers, Kafka's and Ponor's settings (`ponor.*`); no loggers, client"
-    " metrics or groups",
-    "ALTER_CONFIGS": "topics and brokers",
-    "INCREMENTAL_ALTER_CONFIGS": "topics and brokers; a broker setting that Kafka does not know is refused",
-    "LIST_CONFIG_RESOURCES": "topics and brokers",
+    "DESCRIBE_CONFIGS": "topics, groups and brokers, Kafka's and Ponor's settings (`ponor.*`); no loggers or"
+    " client metrics",
+    "ALTER_CONFIGS": "topics, groups and brokers",
+    "INCREMENTAL_ALTER_CONFIGS": "topics, groups and brokers; a broker setting that Kafka does not know is"
+    " refused",
+    "LIST_CONFIG_RESOURCES": "topics, brokers, and groups with configs of their own",
     "ELECT_LEADERS": "no election is needed, because a partition has one replica;"
     " PREFERRED_LEADER_NOT_AVAILABLE for a moving partition until its source has closed it",
     "ALTER_PARTITION_REASSIGNMENTS": "moves a partition to the named broker, without copying; null cancels a"
@@ -73,8 +81,7 @@ REMARKS: Final[Mapping[str, str]] = {
     " epoch; invalid state batches are refused",
     "DELETE_SHARE_GROUP_STATE": "for group coordinators",
     "READ_SHARE_GROUP_STATE_SUMMARY": "for group coordinators",
-    "SHARE_GROUP_HEARTBEAT": "assignor `simple`; groups have no configs of their own, so"
-    " `share.auto.offset.reset` is `latest`",
+    "SHARE_GROUP_HEARTBEAT": "assignor `simple`",
     "SHARE_FETCH": "the limit of records in flight cuts a batch, so a batch may be acquired in parts;"
     " markers are never acquired",
     "ALTER_SHARE_GROUP_OFFSETS": "raises the group epoch, which Kafka does not",
@@ -135,15 +142,15 @@ def remark(name: str, *, handled: bool) -> str:
 
 def configs_page(notice: str) -> str:
     """docs/compatibility-configs.md."""
-    definitions = [*TOPIC_CONFIGS.values(), *BROKER_CONFIGS.values()]
+    definitions = [*TOPIC_CONFIGS.values(), *GROUP_CONFIGS.values(), *BROKER_CONFIGS.values()]
     effects = {effect: sum(each.effect is effect for each in definitions) for effect in Effect}
     lines = [
         "# Settings",
         "",
         notice,
         (
-            "Every topic and broker setting of Kafka 4.3.1 is described, and validated when it is set, as in"
-            " Kafka. Effects in Ponor:"
+            "Every setting of topics, groups and brokers of Kafka 4.3.1 is described, and validated when it"
+            " is set, as in Kafka. Effects in Ponor:"
         ),
         "",
         f"- **in force** ({effects[Effect.IN_FORCE]}): the same effect as in Kafka;",
@@ -165,6 +172,17 @@ def configs_page(notice: str) -> str:
         "|---|---|---|---|---|---|",
         *(_topic_row(definition) for definition in TOPIC_CONFIGS.values()),
         "",
+        "## Groups",
+        "",
+        (
+            "`kafka-configs --entity-type groups` changes them. Members get a new value with their next"
+            " heartbeat. At most 10,000 groups have settings of their own."
+        ),
+        "",
+        "| setting | default | valid | here | broker setting | meaning |",
+        "|---|---|---|---|---|---|",
+        *(_group_row(definition) for definition in GROUP_CONFIGS.values()),
+        "",
         "## Brokers",
         "",
         "| setting | default | valid | changes | here | meaning |",
@@ -178,6 +196,20 @@ def configs_page(notice: str) -> str:
 def _topic_row(definition: ConfigDefinition) -> str:
     synonyms = ", ".join(f"`{each.name}`" for each in TOPIC_SYNONYMS.get(definition.name, ()))
     return _row([*_facts(definition), definition.effect.value, synonyms, _meaning(definition)])
+
+
+def _group_row(definition: ConfigDefinition) -> str:
+    name, default, valid = _facts(definition)
+    limits = {
+        each.is_lower: BROKER_CONFIGS[each.bound].default
+        for each in GROUP_BOUNDS
+        if each.name == definition.name
+    }
+    if limits:
+        valid = f"{limits.get(True, '0')}..{limits.get(False, '')}"
+    synonym = GROUP_SYNONYMS.get(definition.name)
+    cells = [name, default, valid, definition.effect.value, f"`{synonym}`" if synonym else "", definition.doc]
+    return _row(cells)
 
 
 def _broker_row(definition: ConfigDefinition) -> str:

@@ -111,6 +111,20 @@ def test_topics_are_created_listed_described_altered_and_deleted(both: Both) -> 
     both(TOPICS, "--describe", "--topic", "orders", code=1)
 
 
+def test_configs_of_groups(both: Both) -> None:
+    group = ("--entity-type", "groups", "--entity-name", "configured-group")
+    both(CONFIGS, *group, "--describe")
+    both(CONFIGS, *group, "--describe", "--all")
+    values = "share.auto.offset.reset=earliest,consumer.session.timeout.ms=50000"
+    both(CONFIGS, *group, "--alter", "--add-config", values)
+    assert "share.auto.offset.reset=earliest" in both(CONFIGS, *group, "--describe")
+    both(CONFIGS, "--entity-type", "groups", "--describe")
+    both(CONFIGS, *group, "--alter", "--add-config", "share.record.lock.duration.ms=999999", code=1)
+    both(CONFIGS, *group, "--alter", "--add-config", "no.such.config=1", code=1)
+    both(CONFIGS, *group, "--alter", "--delete-config", "share.auto.offset.reset,consumer.session.timeout.ms")
+    both(CONFIGS, *group, "--describe")
+
+
 def test_configs_of_topics(both: Both) -> None:
     both(TOPICS, "--create", "--topic", "configured", "--partitions", "1")
     topic = ("--entity-type", "topics", "--entity-name", "configured")

@@ -19,6 +19,7 @@ from tests.tools.java_programs import java_program_command, tool
 
 pytestmark = [pytest.mark.usefixtures("kafka_tools"), pytest.mark.timeout(1_800)]
 VERSION: Final = "4.3.1"
+CONFIGS: Final = "kafka.admin.ConfigCommand"
 GROUPS: Final = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 LINES: Final = [f"line {number}" for number in range(9)]
 STATES: Final = "__share_group_state"
@@ -66,18 +67,13 @@ class Member:
         return answer.removeprefix(f"done {step}").strip()
 
 
-def prepare(bootstrap: str, name: str, directory: Path) -> tuple[str, str]:
+def prepare(bootstrap: str, name: str) -> tuple[str, str]:
     """Create and fill a topic; let a group begin at its start. Return the names of both."""
     topic, group = name, f"{name}-group"
     create_topic(bootstrap, topic, 1)
     write_lines(bootstrap, topic, LINES)
-    about = ("--bootstrap-server", bootstrap, "--group", group)
-    with Member(directory, bootstrap, topic, group) as member:
-        while f"{topic}:0" not in tool(GROUPS, *about, "--describe", "--members", code=None).out:
-            member.take("idle 500")
-        member.close()
-    # A group begins at the end of its topics, unless its offsets are reset.
-    tool(GROUPS, *about, "--reset-offsets", "--to-earliest", "--topic", topic, "--execute")
+    about = ("--bootstrap-server", bootstrap, "--entity-type", "groups", "--entity-name", group)
+    tool(CONFIGS, *about, "--alter", "--add-config", "share.auto.offset.reset=earliest")
     return topic, group
 
 
@@ -111,7 +107,7 @@ def test_exactly_the_record_that_is_not_acknowledged_is_delivered_again(
     brokers: LocalCluster, tmp_path: Path
 ) -> None:
     bootstrap = brokers.bootstrap
-    topic, group = prepare(bootstrap, "five-seven-eight", tmp_path)
+    topic, group = prepare(bootstrap, "five-seven-eight")
     with Member(tmp_path, bootstrap, topic, group) as member:
         assert offsets(member.take("poll 9")) == list(range(9))
         member.take("accept 0 1 2 3 4 5 7 8")
@@ -131,7 +127,7 @@ def test_exactly_the_record_that_is_not_acknowledged_is_delivered_again(
 
 
 def test_released_records_return_and_rejected_ones_do_not(ponor: str, tmp_path: Path) -> None:
-    topic, group = prepare(ponor, "released", tmp_path)
+    topic, group = prepare(ponor, "released")
     with Member(tmp_path, ponor, topic, group) as member:
         assert offsets(member.take("poll 9")) == list(range(9))
         member.take("accept 0 1 2 3")
@@ -162,7 +158,7 @@ def test_released_records_return_and_rejected_ones_do_not(ponor: str, tmp_path: 
 
 
 def test_a_lock_ends(ponor: str, tmp_path: Path) -> None:
-    topic, group = prepare(ponor, "locked", tmp_path)
+    topic, group = prepare(ponor, "locked")
     with Member(tmp_path, ponor, topic, group) as first, Member(tmp_path, ponor, topic, group) as second:
         assert offsets(first.take("poll 9")) == list(range(9))
         # The first keeps its session, but does not acknowledge.

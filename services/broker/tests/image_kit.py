@@ -10,6 +10,7 @@ from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.connection import ConnectionContext
 from ponor_metadata.image.image import MetadataImage
 from ponor_metadata.nouns.cluster import FEATURES, TENANTS, FeatureRow, TenantRow
+from ponor_metadata.nouns.groups import GROUP_CONFIGS, GroupConfigsRow
 from ponor_metadata.nouns.keys import KEYS, KeyRow
 from ponor_metadata.nouns.nodes import BROKER_CONFIGS, NODES, BrokerConfigsRow, NodeRole, NodeRow
 from ponor_metadata.nouns.streams import STREAMS, StreamRow
@@ -77,6 +78,11 @@ class ImageKit:
         """Put dynamic configs; dots in names are written as two underscores."""
         named = {name.replace("__", "."): value for name, value in configs.items()}
         self.image[BROKER_CONFIGS].put(BrokerConfigsRow(node_id, named))
+
+    def set_group(self, group_id: str, **configs: str) -> None:
+        """Put a group's configs; dots in names are written as two underscores."""
+        named = {name.replace("__", "."): value for name, value in configs.items()}
+        self.image[GROUP_CONFIGS].put(GroupConfigsRow(DEFAULT_TENANT, group_id, named))
 
 
 def context(version: int) -> RequestContext:

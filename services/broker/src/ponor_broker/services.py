@@ -181,6 +181,7 @@ class BrokerServices:
             runtime=self._runtime,
             settings=self._settings.groups,
             persister=self.shares.persister,
+            group_configs=self.topics.group_configs,
         )
 
     def _transaction_services(self) -> TransactionServices:
@@ -211,6 +212,7 @@ class BrokerServices:
             connect_peer=connect_peer,
             partitions=self.partitions,
             bounds=self._bounds,
+            group_configs=self.topics.group_configs,
         )
 
     def _metadata_handler(self) -> MetadataHandler:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+from ponor_broker.coordination.ports import GroupConfigs
 from ponor_broker.coordination.shards import BrokerPorts
 from ponor_broker.coordination.share_persister import SharePersister
 from ponor_broker.handlers.fetch.fetch_parking import ReadBounds
@@ -33,6 +33,7 @@ class ShareServices:
         connect_peer: ConnectPeer,
         partitions: PartitionManager,
         bounds: ReadBounds,
+        group_configs: GroupConfigs,
     ) -> None:
         self.coordinator: Final = ShareCoordinator(ports, settings=settings.share_state)
         self._state_handlers = ShareStateHandlers(self.coordinator, ports.runtime.clock)
@@ -53,7 +54,7 @@ class ShareServices:
         )
         self.persister: SharePersister = self._persister
         self.delivery: Final = ShareDelivery(
-            self.persister, partitions, bounds, ports.serving, ports.runtime, settings, _no_group_configs
+            self.persister, partitions, bounds, ports.serving, ports.runtime, settings, group_configs
         )
 
     def handlers(self) -> list[ApiHandler]:
@@ -75,11 +76,6 @@ class ShareServices:
         """Note that topics, partitions or brokers changed."""
         self.coordinator.shards.image_changed()
         self._persister.image_changed()
-
-
-def _no_group_configs(_: str) -> Mapping[str, str]:
-    """Return the dynamic configs of a group. The metadata has none yet, so the defaults are in force."""
-    return {}
 
 
 def _client_id(node_id: int, pool: int, number: int) -> str:

@@ -10,7 +10,7 @@ from ponor_broker.handlers.configs.describe_configs import DescribeConfigsHandle
 from ponor_broker.partitions.topics.topic_config import WHOLE_NUMBERS, TopicConfig, TopicConfigs
 from ponor_broker.settings import BrokerSettings
 from ponor_broker.transactions.settings import TransactionSettings
-from ponor_kafka.configs.catalogue import BROKER_CONFIGS, TOPIC_CONFIGS
+from ponor_kafka.configs.catalogue import BROKER_CONFIGS, GROUP_CONFIGS, TOPIC_CONFIGS
 from ponor_kafka.configs.definition import Effect
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.describe_configs import (
@@ -23,7 +23,7 @@ from ponor_metadata.nouns.nodes import BROKER_CONFIGS as BROKER_CONFIGS_TABLE
 
 from services.broker.tests.image_kit import NODE, ImageKit, context
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 
 
 def values(kit: ImageKit, static: dict[str, str] | None = None) -> ConfigSources:
@@ -132,6 +132,23 @@ async def test_every_setting_is_described() -> None:
     secret = broker["ssl.keystore.password"]
     assert (secret.value, secret.is_sensitive, list(secret.synonyms)) == (None, True, [])
     assert len(broker) == len([each for each in BROKER_CONFIGS.values() if not each.unlisted]) + 1
+
+
+async def test_a_group_s_own_configs_override_the_broker_s() -> None:
+    kit = ImageKit()
+    kit.set_group("g", share__auto__offset__reset="earliest", streams__num__standby__replicas="1")
+    described = await _describe(kit, GROUP, "g")
+    assert [each.name for each in described.configs] == list(GROUP_CONFIGS)
+    found = {each.name: each for each in described.configs}
+    reset, standby = found["share.auto.offset.reset"], found["streams.num.standby.replicas"]
+    assert (reset.value, reset.config_source, reset.read_only) == ("earliest", Source.DYNAMIC_GROUP, False)
+    assert [(each.name, each.value, each.source) for each in standby.synonyms] == [
+        ("streams.num.standby.replicas", "1", Source.DYNAMIC_GROUP),
+        ("group.streams.num.standby.replicas", "0", Source.DEFAULT),
+    ]
+    other = {each.name: each for each in (await _describe(kit, GROUP, "other")).configs}
+    assert (other["share.auto.offset.reset"].value, kit.topics.groups_with_configs()) == ("latest", ["g"])
+    assert (await _describe(kit, GROUP, "")).error_code == ErrorCode.INVALID_REQUEST
 
 
 async def test_a_resource_named_repeatedly_is_described_once() -> None:

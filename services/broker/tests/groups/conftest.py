@@ -256,6 +256,7 @@ class BrokerWorld:
         self.coming: set[int] = set()
         self.new: set[int] = set()
         self.topics: dict[str, tuple[UUID, int]] = {"t": (UUID(int=1), 4)}
+        self.group_configs: dict[str, dict[str, str]] = {}
         self.persister = MemoryPersister()
         self.failures: list[BaseException] = []
         self.created: list[tuple[str, int, dict[str, str]]] = []
@@ -288,6 +289,7 @@ class BrokerWorld:
             runtime=runtime,
             settings=self.settings,
             persister=self.persister,
+            group_configs=lambda group_id: self.group_configs.get(group_id, {}),
         )
         self.coordinator.start()
         if OFFSETS_TOPIC in self.topics:

@@ -243,6 +243,27 @@ async def test_requests_of_invalid_form_get_kafkas_messages(
     assert (answer.error_code, answer.error_message) == (error, message)
 
 
+async def test_a_group_s_own_timeout_and_interval_are_in_force(small: Any) -> None:
+    small.group_configs["g"] = {
+        "consumer.session.timeout.ms": "60000",
+        "consumer.heartbeat.interval.ms": "15000",
+    }
+    request = ConsumerGroupHeartbeatRequest(**{**FULL, "subscribed_topic_names": ["t"], "member_id": ""})
+    answer = await send(small, ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, request)
+    assert answer.heartbeat_interval_ms == 15_000
+    described = ConsumerGroupDescribeRequest(["g"])
+    await small.clock.pass_ms(59_000)
+    assert len((await send(small, ApiKey.CONSUMER_GROUP_DESCRIBE, 1, described)).groups[0].members) == 1
+    # A change applies from the next heartbeat on.
+    small.group_configs["g"] = {"consumer.session.timeout.ms": "45000"}
+    beat = ConsumerGroupHeartbeatRequest(
+        "g", answer.member_id, answer.member_epoch, rebalance_timeout_ms=-1, subscribed_topic_names=None
+    )
+    assert (await send(small, ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, beat)).heartbeat_interval_ms == 5_000
+    await small.clock.pass_ms(46_000)
+    assert (await send(small, ApiKey.CONSUMER_GROUP_DESCRIBE, 1, described)).groups[0].members == []
+
+
 async def test_the_wire_shows_the_group(small: Any) -> None:
     request = ConsumerGroupHeartbeatRequest(**{**FULL, "subscribed_topic_names": ["t"], "member_id": ""})
     answer = await send(small, ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, request)

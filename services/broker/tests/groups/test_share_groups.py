@@ -48,6 +48,21 @@ async def test_a_member_gets_partitions_once_their_states_exist(wire: Wire) -> N
     assert (third.member_epoch, partitions_of(third)) == (3, None)
 
 
+async def test_a_group_s_own_timeout_and_interval_are_in_force(wire: Wire) -> None:
+    wire.world.group_configs["g"] = {
+        "share.session.timeout.ms": "60000",
+        "share.heartbeat.interval.ms": "15000",
+    }
+    answer = await wire.beat("m", 0, ["t"])
+    assert answer.heartbeat_interval_ms == 15_000
+    assert (await wire.beat("m", 0, ["t"], group="other")).heartbeat_interval_ms == 5_000
+    await wire.world.clock.pass_ms(59_000)
+    assert [each.member_id for each in (await wire.describe()).members] == ["m"]
+    assert (await wire.describe("other")).members == []
+    await wire.world.clock.pass_ms(2_000)
+    assert (await wire.describe()).members == []
+
+
 async def test_members_share_the_partitions(wire: Wire) -> None:
     wire.world.topics["t"] = (TOPIC, 2)
     epochs = {name: await wire.join(name, "t") for name in "abc"}

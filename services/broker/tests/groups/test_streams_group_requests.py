@@ -126,6 +126,23 @@ async def test_internal_topics_are_created_once_with_their_configs(wire: Wire) -
     ]
 
 
+async def test_a_group_s_own_standbys_are_assigned_from_the_next_heartbeat_on(wire: Wire) -> None:
+    await ready(wire)
+    second = await send(wire, joining("n", process_id="q"))
+    wire.world.group_configs["app"] = {
+        "streams.num.standby.replicas": "1",
+        "streams.heartbeat.interval.ms": "7000",
+    }
+    beat = StreamsGroupHeartbeatRequest("app", "n", second.member_epoch, 0)
+    assert (await send(wire, beat)).heartbeat_interval_ms == 7_000
+    described = await send(wire, StreamsGroupDescribeRequest(["app"]), ApiKey.STREAMS_GROUP_DESCRIBE)
+    standby = [
+        row for member in described.groups[0].members for row in member.target_assignment.standby_tasks
+    ]
+    assert sum(len(row.partitions) for row in standby) == 4, "one of each task with state"
+    assert {row.subtopology_id for row in standby} == {"1"}
+
+
 async def test_a_failed_creation_is_reported_and_repeated(wire: Wire) -> None:
     wire.world.refusals["app-r"] = "no room"
     answer = await send(wire, joining())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ponor_kafka.configs.catalogue import BROKER_CONFIGS, TOPIC_CONFIGS
+from ponor_kafka.configs.catalogue import BROKER_CONFIGS, GROUP_CONFIGS, TOPIC_CONFIGS
 from ponor_kafka.configs.definition import ConfigDefinition, ConfigType
 from ponor_metadata.nouns.nodes import ALL_BROKERS
 
@@ -26,8 +26,8 @@ class ConfigDescription(NamedTuple):
 
 
 class ConfigDescriptions:
-    """Descriptions for topics and for this broker. `own` contains Ponor's settings of this broker, by name
-    without the prefix `ponor.`.
+    """Descriptions for topics, groups and this broker. `own` contains Ponor's settings of this broker, by
+    name without the prefix `ponor.`.
     """
 
     def __init__(self, sources: ConfigSources, own: Mapping[str, str]) -> None:
@@ -42,6 +42,12 @@ class ConfigDescriptions:
             synonyms = self._sources.of_topic(definition.name, configs)
             value = self._sources.topic_value(definition.name, configs)
             yield _described(definition, value, synonyms)
+
+    def of_group(self, configs: Mapping[str, str]) -> Iterator[ConfigDescription]:
+        """Yield every group config, given the group's own configs."""
+        for definition in GROUP_CONFIGS.values():
+            synonyms = self._sources.of_group(definition.name, configs)
+            yield _described(definition, synonyms[0].value, synonyms)
 
     def of_broker(self) -> Iterator[ConfigDescription]:
         """Yield every config of this broker: Kafka's, then Ponor's."""

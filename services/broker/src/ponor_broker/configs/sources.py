@@ -11,7 +11,14 @@ from enum import IntEnum
 from itertools import dropwhile
 from typing import NamedTuple
 
-from ponor_kafka.configs.catalogue import BROKER_CONFIGS, TOPIC_CONFIGS, TOPIC_SYNONYMS, broker_synonyms
+from ponor_kafka.configs.catalogue import (
+    BROKER_CONFIGS,
+    GROUP_CONFIGS,
+    GROUP_SYNONYMS,
+    TOPIC_CONFIGS,
+    TOPIC_SYNONYMS,
+    broker_synonyms,
+)
 from ponor_metadata.nouns.nodes import ALL_BROKERS
 from ponor_metadata.nouns.nodes import BROKER_CONFIGS as BROKER_CONFIGS_TABLE
 from ponor_metadata.tables.schema import View
@@ -26,6 +33,7 @@ class Source(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_GROUP = 8
 
 
 class SourcedValue(NamedTuple):
@@ -65,6 +73,14 @@ class ConfigSources:
         found = [SourcedValue(name, own[name], Source.DYNAMIC_TOPIC)] if name in own else []
         synonyms = TOPIC_SYNONYMS.get(name)
         return found if synonyms is None else found + self.of_broker(synonyms[0].name)
+
+    def of_group(self, name: str, own: Mapping[str, str]) -> list[SourcedValue]:
+        """Return the values of a group config, given the group's own configs; the first one is in force."""
+        found = [SourcedValue(name, own[name], Source.DYNAMIC_GROUP)] if name in own else []
+        synonym = GROUP_SYNONYMS.get(name)
+        if synonym is not None:
+            return found + self.of_broker(synonym)
+        return [*found, SourcedValue(name, GROUP_CONFIGS[name].default or "", Source.DEFAULT)]
 
     def topic_value(self, name: str, own: Mapping[str, str]) -> str | None:
         """Return the value in force for a topic. It may come from a synonym in another unit, which

@@ -20,6 +20,15 @@ MarkerListener: TypeAlias = Callable[[int, bool, "asyncio.Future[None]"], None]
 resolves like that of `InternalPartition.append_batch`."""
 
 
+GroupConfigs: TypeAlias = Callable[[str], Mapping[str, str]]
+"""Returns the dynamic configs of a group, which were checked when they were set."""
+
+
+def no_group_configs(_: str) -> Mapping[str, str]:
+    """Return no dynamic configs, for tests and tools without a metadata image."""
+    return {}
+
+
 class InternalTransactions(Protocol):
     """The transactions of an open partition of an internal topic."""
 

@@ -115,7 +115,9 @@ class ConsumerGroups(ServerAssignedGroups):
         return outcome.answer
 
     def _new_membership(self, group: Group) -> ConsumerMembership:
-        return ConsumerMembership(group.group_id, self._of_members, self._topics, self._table.budget.admits)
+        configs = partial(self._parts.configs, group.group_id)
+        settings = replace(self._of_members, configs=configs)
+        return ConsumerMembership(group.group_id, settings, self._topics, self._table.budget.admits)
 
     # --- requests of classic members, and of administrators
 

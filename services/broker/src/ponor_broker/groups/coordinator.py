@@ -19,10 +19,12 @@ from ponor_runtime.runtime import Runtime
 from ponor_runtime.turns import Steps, Turns
 
 from ponor_broker.coordination.ports import (
+    GroupConfigs,
     InternalPartition,
     InternalPartitions,
     InternalTopicCreator,
     TopicDirectory,
+    no_group_configs,
 )
 from ponor_broker.coordination.record_format import fits_record
 from ponor_broker.coordination.record_log import RecordLog, completion_budget
@@ -73,10 +75,12 @@ class GroupCoordinator:
         runtime: Runtime,
         settings: GroupSettings,
         persister: SharePersister | None = None,
+        group_configs: GroupConfigs = no_group_configs,
     ) -> None:
         """Without a persister, requests of share groups are not served."""
         self._topics = topics
         self.persister: Final = persister
+        self._group_configs = group_configs
         self._creator = creator
         self._subscribable = SubscribableTopics(topics)
         self._runtime = runtime
@@ -99,6 +103,13 @@ class GroupCoordinator:
     def settings(self) -> GroupSettings:
         """Bounds, for handlers."""
         return self._settings
+
+    def heartbeat_interval_ms(self, kind: str, group_id: str) -> int:
+        """Return the interval at which the members of a group send heartbeats. `kind` is the first word of
+        the names of the group's configs.
+        """
+        default: int = getattr(self._settings, f"group_{kind}_heartbeat_interval_ms")
+        return int(self._group_configs(group_id).get(f"{kind}.heartbeat.interval.ms", default))
 
     # --- life
 
@@ -152,6 +163,7 @@ class GroupCoordinator:
             spawn=self.shards.tasks.spawn,
             failed=lambda: self.shards.reopen(partition, shard),
             persister=self.persister,
+            group_configs=self._group_configs,
         )
         return shard
 

@@ -17,6 +17,7 @@ from ponor_kafka.errors import ErrorCode
 from ponor_runtime.clock import Clock
 from ponor_runtime.turns import Turns, turn
 
+from ponor_broker.coordination.ports import GroupConfigs
 from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.coordination.timers import TimerQueue
 from ponor_broker.groups.group import Group, ServerAssignedMembership
@@ -55,6 +56,7 @@ class ShardParts(NamedTuple):
     turns: Turns
     spawn: Spawn
     failed: Callable[[], None]
+    configs: GroupConfigs
 
 
 class ServerAssignedGroups(ABC):

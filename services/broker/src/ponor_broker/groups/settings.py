@@ -251,4 +251,5 @@ class GroupSettings:
             assignment_interval_ms=self.group_share_assignment_interval_ms,
             members_max=self.group_share_members_max,
             assignors={},
+            kind="share",
         )

@@ -17,7 +17,7 @@ from ponor_runtime.clock import Clock
 from ponor_runtime.turns import Steps, Turns
 
 from ponor_broker.coordination.log_rewrite import LogRewrite
-from ponor_broker.coordination.ports import InternalTopicCreator
+from ponor_broker.coordination.ports import GroupConfigs, InternalTopicCreator, no_group_configs
 from ponor_broker.coordination.record_log import RecordLog
 from ponor_broker.coordination.share_persister import SharePersister
 from ponor_broker.coordination.timers import TimerQueue
@@ -80,6 +80,7 @@ class GroupShard:
         spawn: Spawn,
         failed: Callable[[], None],
         persister: SharePersister | None = None,
+        group_configs: GroupConfigs = no_group_configs,
     ) -> None:
         """`failed` is called if the memory does not agree with the log, and must be loaded again."""
         self._log = log
@@ -92,9 +93,8 @@ class GroupShard:
         self._actions = GroupActions(
             log, self._table, settings=settings, clock=clock, timers=timers, counters=counters
         )
-        parts = ShardParts(
-            log, self._table, self._actions, settings, clock, timers, counters, turns, spawn, failed
-        )
+        state = (log, self._table, self._actions, settings, clock, timers, counters, turns)
+        parts = ShardParts(*state, spawn, failed, group_configs)
         self.consumers = ConsumerGroups(parts, topics)
         self.shares = ShareGroups(parts, topics, persister)
         self.streams = StreamsGroups(parts, topics, creator)

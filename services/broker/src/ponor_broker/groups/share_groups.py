@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 from uuid import UUID
@@ -103,7 +104,9 @@ class ShareGroups(ServerAssignedGroups):
         return group
 
     def _new_membership(self, group: Group) -> ShareMembership:
-        return ShareMembership(group.group_id, self._of_members, self._topics, self._table.budget.admits)
+        configs = partial(self._parts.configs, group.group_id)
+        settings = replace(self._of_members, configs=configs)
+        return ShareMembership(group.group_id, settings, self._topics, self._table.budget.admits)
 
     # --- execution
 

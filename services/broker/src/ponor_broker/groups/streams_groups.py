@@ -102,7 +102,8 @@ class StreamsGroups(ServerAssignedGroups):
         return outcome.answer
 
     def _new_membership(self, group: Group) -> StreamsMembership:
-        return StreamsMembership(group.group_id, self._of_members, self._topics, self._table.budget.admits)
+        settings = replace(self._of_members, own=partial(self._parts.configs, group.group_id))
+        return StreamsMembership(group.group_id, settings, self._topics, self._table.budget.admits)
 
     # --- internal topics
 

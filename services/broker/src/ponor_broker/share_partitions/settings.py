@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, TypeAlias
 
+from ponor_kafka.configs.value_rules import reset_duration_ms
 from ponor_runtime.settings import setting
 
+from ponor_broker.coordination.ports import GroupConfigs
 from ponor_broker.share_partitions.share_partition import DeliveryRules
-
-GroupConfigs: TypeAlias = Callable[[str], Mapping[str, str]]
-"""Returns the dynamic configs of a group, which were checked when they were set."""
-
-_DURATION: Final = "by_duration:"
-_DAY_MS: Final = 86_400_000
-_UNIT_MS: Final = {"D": _DAY_MS, "H": 3_600_000, "M": 60_000, "S": 1_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +89,7 @@ class ShareRules:
             return int(own.get(name, default))
 
         reset = own.get("share.auto.offset.reset", ResetPoint.LATEST.value)
-        is_by_duration = reset.startswith(_DURATION)
+        reset_ms = reset_duration_ms(reset)
         return GroupRules(
             DeliveryRules(
                 lock_ms=number("share.record.lock.duration.ms", settings.group_share_record_lock_duration_ms),
@@ -108,28 +101,7 @@ class ShareRules:
                 ),
             ),
             is_committed=own.get("share.isolation.level") == "read_committed",
-            reset=ResetPoint.BY_DURATION if is_by_duration else ResetPoint(reset),
-            reset_ms=duration_ms(reset.removeprefix(_DURATION)) if is_by_duration else 0,
+            reset=ResetPoint(reset) if reset_ms is None else ResetPoint.BY_DURATION,
+            reset_ms=reset_ms or 0,
             may_renew=own.get("share.renew.acknowledge.enable", "true") == "true",
         )
-
-
-def duration_ms(text: str) -> int:
-    """Return an ISO 8601 duration of days, hours, minutes and seconds, for example P1DT12H, in ms.
-
-    Raises:
-        ValueError: the text has another form.
-    """
-    days, _, times = text.upper().removeprefix("P").partition("T")
-    total_ms = 0.0
-    for part, units in ((days, "D"), (times, "HMS")):
-        value = ""
-        for letter in part:
-            if letter in units and value:
-                total_ms += float(value) * _UNIT_MS[letter]
-                value = ""
-            else:
-                value += letter
-        if value:
-            raise ValueError(f"{text!r} is no duration; an example is P1DT12H")
-    return int(total_ms)

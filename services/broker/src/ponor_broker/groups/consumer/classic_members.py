@@ -187,7 +187,7 @@ class ClassicMembers:
 
     def session_of(self, member: ConsumerMember) -> SetTimer:
         """Return the session timer of a member of either protocol."""
-        classic, ms = member.classic, self._settings.session_timeout_ms
+        classic, ms = member.classic, self._settings.session_timeout_in_force_ms
         timer = Timer(TimerKind.SESSION, member.member_id)
         return SetTimer(timer, ms if classic is None else classic.session_timeout_ms)
 

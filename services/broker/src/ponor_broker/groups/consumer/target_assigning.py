@@ -115,7 +115,7 @@ class TargetAssigning:
     def _complete(self, outcome: Outcome, computation: Computation, now_ms: int) -> None:
         epoch = TargetEpoch(computation.epoch, now_ms)
         outcome.draft.put(TargetEpochEntry(TargetEpochKey(self._group_id), epoch))
-        interval_ms = self._settings.assignment_interval_ms
+        interval_ms = self._settings.assignment_interval_in_force_ms
         self.may_assign = not interval_ms
         if interval_ms:
             outcome.timers.append(SetTimer(ASSIGNMENT_TIMER, interval_ms))

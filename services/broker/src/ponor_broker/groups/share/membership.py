@@ -241,7 +241,7 @@ class ShareMembership(MembersOfGroup[ConsumerState]):
         self._assign_now(outcome, now_ms)
         former = contents.current_of(member_id)
         current = self._reconcile(member_id, outcome, subscription_changed=is_changed)
-        outcome.timers.append(SetTimer(session_timer(member_id), self._settings.session_timeout_ms))
+        outcome.timers.append(SetTimer(session_timer(member_id), self._settings.session_timeout_in_force_ms))
         is_full = request.topics is not None or request.member_epoch == JOINING_EPOCH
         is_news = is_full or plain(former.assigned) != plain(current.assigned)
         return HeartbeatAnswer(
@@ -344,7 +344,7 @@ class ShareMembership(MembersOfGroup[ConsumerState]):
     def restored(self) -> list[TimerInstruction]:
         """Return the timers after a load: every member has its full session."""
         self.contents.drop_orphans()
-        timeout_ms = self._settings.session_timeout_ms
+        timeout_ms = self._settings.session_timeout_in_force_ms
         return [SetTimer(session_timer(member_id), timeout_ms) for member_id in self.contents.members]
 
     def unloaded(self) -> list[TimerInstruction]:

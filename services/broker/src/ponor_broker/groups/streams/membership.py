@@ -189,7 +189,7 @@ class StreamsMembership(MembersOfGroup[StreamsState]):
             self._assigning.delay_first(outcome)
         self._assigning.assign_now(self._configured, outcome, now_ms)
         self._reconcile(request, outcome)
-        outcome.timers.append(SetTimer(session_timer(member_id), self._settings.session_timeout_ms))
+        outcome.timers.append(SetTimer(session_timer(member_id), self._settings.session_timeout_in_force_ms))
         if request.is_shutdown:
             self._shutdown_by = member_id
         has_news = is_joining or former.tasks != contents.current_of(member_id).tasks
@@ -384,7 +384,7 @@ class StreamsMembership(MembersOfGroup[StreamsState]):
         self.contents.drop_orphans()
         timers: list[TimerInstruction] = []
         for member_id, member in self.contents.members.items():
-            timers.append(SetTimer(session_timer(member_id), self._settings.session_timeout_ms))
+            timers.append(SetTimer(session_timer(member_id), self._settings.session_timeout_in_force_ms))
             if self.contents.current_of(member_id).state is MemberState.UNREVOKED_TASKS:
                 timers.append(SetTimer(rebalance_timer(member_id), max(0, member.rebalance_timeout_ms)))
         return timers

@@ -66,10 +66,10 @@ class TargetAssigning:
 
     def delay_first(self, outcome: Outcome) -> None:
         """Wait for more members of an empty group, before the first one gets all tasks."""
-        if self._settings.initial_delay_ms and not self._is_first_delayed:
+        if self._settings.initial_delay_in_force_ms and not self._is_first_delayed:
             self._may_assign, self._is_first_delayed = False, True
             outcome.has_taken_turn = True
-            outcome.timers.append(SetTimer(ASSIGNMENT_TIMER, self._settings.initial_delay_ms))
+            outcome.timers.append(SetTimer(ASSIGNMENT_TIMER, self._settings.initial_delay_in_force_ms))
 
     def allow(self) -> None:
         """Allow a computation, because a pause ended, or because the log refused what began it."""
@@ -94,7 +94,7 @@ class TargetAssigning:
                 members[member_id] = AssignedMember(member.process_id, contents.target_of(member_id))
             if number % _MEMBERS_PER_STEP == 0:
                 yield
-        demand = TaskDemand(configured.tasks, stateful, self._settings.standby_replicas)
+        demand = TaskDemand(configured.tasks, stateful, self._settings.standby_replicas_in_force)
         return (yield from StickyTaskAssignor(members, demand).assign())
 
     def retry(self, delay_ms: int) -> list[TimerInstruction]:
@@ -111,7 +111,7 @@ class TargetAssigning:
             detail = _INITIAL_DELAY if self._is_first_delayed else _INTERVAL
             outcome.statuses.append(Status(StatusCode.ASSIGNMENT_DELAYED, detail))
             return
-        tasks = sum(configured.tasks.values()) * (1 + self._settings.standby_replicas)
+        tasks = sum(configured.tasks.values()) * (1 + self._settings.standby_replicas_in_force)
         if len(self._contents.members) + tasks > self._settings.assigned_at_once_max:
             detail = "Assignment delayed because it is being computed."
             outcome.statuses.append(Status(StatusCode.ASSIGNMENT_DELAYED, detail))
@@ -152,7 +152,7 @@ class TargetAssigning:
     def _complete(self, outcome: Outcome, computation: Computation, now_ms: int) -> None:
         epoch = TargetEpoch(computation.epoch, now_ms)
         outcome.draft.put(StreamsEntry(StreamsKey(RecordKind.TARGET_EPOCH, self._group_id), epoch))
-        interval_ms = self._settings.assignment_interval_ms
+        interval_ms = self._settings.assignment_interval_in_force_ms
         self._may_assign = not interval_ms
         if interval_ms:
             outcome.timers.append(SetTimer(ASSIGNMENT_TIMER, interval_ms))

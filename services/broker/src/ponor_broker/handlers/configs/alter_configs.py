@@ -1,4 +1,5 @@
-"""AlterConfigs and IncrementalAlterConfigs: changes of topic and broker configs (KIP-133, KIP-226, KIP-339).
+"""AlterConfigs and IncrementalAlterConfigs: changes of the configs of topics, brokers and groups
+(KIP-133, KIP-226, KIP-339, KIP-848).
 
 The controller applies the changes, one operation per resource, so a refused resource does not delay
 the others.
@@ -110,6 +111,10 @@ class AlterConfigsHandler:
             await self._admin.alter_broker_configs(
                 self._node_id if name else ALL_BROKERS, changes, replace=replace, validate_only=validate_only
             )
+        elif kind == ResourceType.GROUP:
+            if name == "":
+                raise PartitionError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+            await self._admin.alter_group_configs(name, changes, replace=replace, validate_only=validate_only)
         else:
             raise PartitionError(
                 ErrorCode.INVALID_REQUEST, f"configs of resource type {kind} are not supported"

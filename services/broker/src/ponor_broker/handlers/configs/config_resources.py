@@ -61,8 +61,8 @@ KNOWN: Final = frozenset(int(kind) for kind in ResourceType)
 async def list_config_resources(
     topics: Topics, request: ListConfigResourcesRequest, context: RequestContext
 ) -> ListConfigResourcesResponse:
-    """List resources of the requested types, or of all. Topics and brokers have configs; the other types
-    have none. Version 0 lists client metrics only.
+    """List resources of the requested types, or of all. Only groups with configs of their own
+    are listed. The other types have no configs. Version 0 lists client metrics only.
     """
     if context.api_version == 0:
         return ListConfigResourcesResponse()
@@ -74,4 +74,6 @@ async def list_config_resources(
         resources += [ConfigResource(str(broker.node_id), ResourceType.BROKER) for broker in topics.brokers()]
     if ResourceType.TOPIC in wanted:
         resources += [ConfigResource(topic.name, ResourceType.TOPIC) for topic in topics.all()]
+    if ResourceType.GROUP in wanted:
+        resources += [ConfigResource(name, ResourceType.GROUP) for name in topics.groups_with_configs()]
     return ListConfigResourcesResponse(config_resources=resources)

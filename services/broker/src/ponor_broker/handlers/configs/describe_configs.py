@@ -1,5 +1,5 @@
-"""DescribeConfigs: every config of a topic or of this broker: value, source, documentation
-(KIP-133, KIP-226, KIP-569).
+"""DescribeConfigs: every config of a topic, a group or this broker: value, source, documentation
+(KIP-133, KIP-226, KIP-569, KIP-848).
 
 Tools that have only a bootstrap address find the controllers and the object store here
 (`ponor.controllers`, `ponor.object.store`).
@@ -97,6 +97,10 @@ class DescribeConfigsHandler:
                 return self._descriptions.of_all_brokers()
             require_broker(name, self._node_id, or_what=" or empty string")
             return self._descriptions.of_broker()
+        if resource.resource_type == ResourceType.GROUP:
+            if name == "":
+                raise PartitionError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+            return self._descriptions.of_group(self._topics.group_configs(name))
         raise PartitionError(
             ErrorCode.INVALID_REQUEST, f"configs of resource type {resource.resource_type} are not supported"
         )

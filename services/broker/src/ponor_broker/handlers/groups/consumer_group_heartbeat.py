@@ -51,7 +51,7 @@ class ConsumerGroupHeartbeatHandler:
         answer = await self._coordinator.consumer_heartbeat(
             request.group_id, _heartbeat(request, member_id, context)
         )
-        return self._response(answer)
+        return self._response(request.group_id, answer)
 
     def _check(self, request: ConsumerGroupHeartbeatRequest, version: int) -> None:
         epoch = request.member_epoch
@@ -75,11 +75,11 @@ class ConsumerGroupHeartbeatHandler:
                 f"{', '.join(self._assignors)}.",
             )
 
-    def _response(self, answer: HeartbeatAnswer) -> ConsumerGroupHeartbeatResponse:
+    def _response(self, group_id: str, answer: HeartbeatAnswer) -> ConsumerGroupHeartbeatResponse:
         if answer.error is not ErrorCode.NONE:
             return ConsumerGroupHeartbeatResponse(error_code=answer.error, error_message=answer.message)
         is_leaving = answer.member_epoch < JOINING_EPOCH
-        interval_ms = self._coordinator.settings.group_consumer_heartbeat_interval_ms
+        interval_ms = self._coordinator.heartbeat_interval_ms("consumer", group_id)
         return ConsumerGroupHeartbeatResponse(
             member_id=answer.member_id,
             member_epoch=answer.member_epoch,

@@ -64,12 +64,12 @@ class ShareGroupMembershipHandlers:
                 topics=None if topics is None else frozenset(topics),
             ),
         )
-        return self._response(answer)
+        return self._response(request.group_id, answer)
 
-    def _response(self, answer: HeartbeatAnswer) -> ShareGroupHeartbeatResponse:
+    def _response(self, group_id: str, answer: HeartbeatAnswer) -> ShareGroupHeartbeatResponse:
         if answer.error is not ErrorCode.NONE:
             return ShareGroupHeartbeatResponse(error_code=answer.error, error_message=answer.message)
-        interval_ms = self._coordinator.settings.group_share_heartbeat_interval_ms
+        interval_ms = self._coordinator.heartbeat_interval_ms("share", group_id)
         return ShareGroupHeartbeatResponse(
             member_id=answer.member_id,
             member_epoch=answer.member_epoch,

@@ -53,13 +53,14 @@ class StreamsGroupHeartbeatHandler:
             heartbeat = _heartbeat(request, context)
         except HeartbeatRefusedError as refusal:
             return StreamsGroupHeartbeatResponse(error_code=refusal.code, error_message=str(refusal))
-        return self._response(await self._coordinator.streams_heartbeat(request.group_id, heartbeat))
+        answer = await self._coordinator.streams_heartbeat(request.group_id, heartbeat)
+        return self._response(request.group_id, answer)
 
-    def _response(self, answer: StreamsAnswer) -> StreamsGroupHeartbeatResponse:
+    def _response(self, group_id: str, answer: StreamsAnswer) -> StreamsGroupHeartbeatResponse:
         if answer.error is not ErrorCode.NONE:
             return StreamsGroupHeartbeatResponse(error_code=answer.error, error_message=answer.message)
         is_leaving = answer.member_epoch < JOINING_EPOCH
-        interval_ms = self._coordinator.settings.group_streams_heartbeat_interval_ms
+        interval_ms = self._coordinator.heartbeat_interval_ms("streams", group_id)
         tasks, endpoints = answer.tasks, answer.endpoints
         return StreamsGroupHeartbeatResponse(
             member_id=answer.member_id,

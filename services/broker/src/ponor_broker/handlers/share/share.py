@@ -5,6 +5,7 @@ from __future__ import annotations
 from ponor_kafka.api import ApiKey
 from ponor_runtime.runtime import Runtime
 
+from ponor_broker.coordination.ports import GroupConfigs
 from ponor_broker.coordination.share_persister import SharePersister
 from ponor_broker.handlers.fetch.fetch_parking import ReadBounds
 from ponor_broker.handlers.offsets.offset_lookup import first_at_or_after
@@ -19,7 +20,7 @@ from ponor_broker.serving import Serving
 from ponor_broker.settings import BrokerSettings
 from ponor_broker.share_partitions.led_partitions import LedSharePartitions
 from ponor_broker.share_partitions.sessions import ShareSession, ShareSessions
-from ponor_broker.share_partitions.settings import GroupConfigs, ShareRules
+from ponor_broker.share_partitions.settings import ShareRules
 
 
 class ShareDelivery:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1.session_service_pb2 import (
     AlterBrokerConfigs,
+    AlterGroupConfigs,
     AlterTopicConfigs,
     CreatePartitions,
     CreateTopic,
@@ -205,6 +206,24 @@ class TopicAdmin:
             node_id=node_id, changes=_wire_changes(changes), replace=replace, validate_only=validate_only
         )
         await self._submit(Operation(alter_broker_configs=body), None)
+
+    async def alter_group_configs(
+        self,
+        group_id: str,
+        changes: Iterable[ConfigChange],
+        *,
+        replace: bool = False,
+        validate_only: bool = False,
+    ) -> None:
+        """As `alter_topic_configs`, for dynamic configs of a group, which need not exist."""
+        body = AlterGroupConfigs(
+            tenant_id=self._topics.tenant_id,
+            group_id=group_id,
+            changes=_wire_changes(changes),
+            replace=replace,
+            validate_only=validate_only,
+        )
+        await self._submit(Operation(alter_group_configs=body), None)
 
     async def ensure(self, name: str, *, partitions: int = DEFAULT_COUNT) -> None:
         """Return when the topic exists. Concurrent callers share one operation."""

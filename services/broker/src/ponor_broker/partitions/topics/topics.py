@@ -1,4 +1,4 @@
-"""Topics and brokers as one tenant's clients see them: look-ups in the metadata image.
+"""Topics, brokers and configs of groups as one tenant's clients see them: look-ups in the metadata image.
 
 The controller makes all decisions; changes go through `topic_admin`. Topic ids are the 16 raw bytes
 of a UUID.
@@ -7,11 +7,12 @@ of a UUID.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from ponor_metadata.nouns.cluster import TENANTS
+from ponor_metadata.nouns.groups import GROUP_CONFIGS
 from ponor_metadata.nouns.keys import KEYS
 from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow
 from ponor_metadata.nouns.streams import STREAMS, STREAMS_OF_PARTITION, StreamRow
@@ -98,6 +99,15 @@ class Topics:
     def all(self) -> Sequence[TopicRow]:
         """The tenant's topics by name."""
         return self.image[TOPICS].find(TOPICS_OF_TENANT, self.tenant_id)
+
+    def group_configs(self, group_id: str) -> Mapping[str, str]:
+        """Return a group's own configs; none for a group that has none or does not exist."""
+        row = self.image[GROUP_CONFIGS].get((self.tenant_id, group_id))
+        return {} if row is None else row.configs
+
+    def groups_with_configs(self) -> list[str]:
+        """Return the ids of the tenant's groups with own configs, sorted."""
+        return [row.group_id for row in self.image[GROUP_CONFIGS] if row.tenant_id == self.tenant_id]
 
     def partitions(self, topic_id: bytes) -> Sequence[PartitionRow]:
         """A topic's partitions by number."""
