@@ -69,6 +69,9 @@ REMARKS: Final[Mapping[str, str]] = {
     "DESCRIBE_ACLS": "SECURITY_DISABLED, as in Kafka without an authorizer: there is no security yet",
     "CREATE_ACLS": "likewise",
     "DELETE_ACLS": "likewise",
+    "DESCRIBE_USER_SCRAM_CREDENTIALS": "results are sorted by user",
+    "ALTER_USER_SCRAM_CREDENTIALS": "at most 1,000 alterations; user names have at most 256 characters, salts"
+    " 256 bytes; an empty salted password is refused with UNACCEPTABLE_CREDENTIAL",
     "ADD_RAFT_VOTER": QUORUM,
     "REMOVE_RAFT_VOTER": QUORUM,
     "CONSUMER_GROUP_HEARTBEAT": "names and regular expressions, static members, assignors `uniform` and"
@@ -91,7 +94,6 @@ REMARKS: Final[Mapping[str, str]] = {
 _MISSING_BY_WORD: Final[Mapping[str, str]] = {
     "SASL": SECURITY,
     "ACLS": SECURITY,
-    "SCRAM": SECURITY,
     "DELEGATION": SECURITY,
     "QUOTAS": QUOTAS,
 }

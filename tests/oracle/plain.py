@@ -30,7 +30,7 @@ LONG_BYTES: Final = 64
 
 IDENTITY: Final = (
     "api_key", "name", "topic_name", "topic", "group_id", "key", "partition_index", "partition", "partition_id", "index",  # noqa: E501
-    "client_id", "resource_type", "resource_name", "member_id", "group_instance_id", "source", "transactional_id",  # noqa: E501
+    "client_id", "user", "resource_type", "resource_name", "member_id", "group_instance_id", "source", "transactional_id",  # noqa: E501
 )  # fmt: skip
 """Fields that identify the entries of an array, by which arrays are sorted."""
 

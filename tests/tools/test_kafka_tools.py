@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from tests.tools.ecosystem import has_open_transactions
 from tests.tools.java_programs import Output, tool
@@ -137,6 +138,31 @@ def test_configs_of_topics(both: Both) -> None:
     both(CONFIGS, *topic, "--alter", "--add-config", "no.such.config=1", code=1)
     both(CONFIGS, *topic, "--alter", "--add-config", "retention.ms=soon", code=1)
     both(CONFIGS, "--entity-type", "topics", "--entity-name", "not-there", "--describe", code=None)
+
+
+def test_scram_credentials_of_users(both: Both, ponor: str) -> None:
+    # `--describe` also describes quotas, which Ponor does not have; the client library describes credentials.
+    alice = ("--entity-type", "users", "--entity-name", "alice")
+    both(CONFIGS, *alice, "--alter", "--add-config", "SCRAM-SHA-256=[iterations=8192,password=x]")
+    both(CONFIGS, *alice, "--alter", "--add-config", "SCRAM-SHA-512=[password=y]")
+    assert scram_iterations(ponor) == {"alice": [8_192, 4_096]}
+    both(CONFIGS, *alice, "--alter", "--add-config", "SCRAM-SHA-256=[iterations=64,password=x]", code=1)
+    both(CONFIGS, *alice, "--alter", "--delete-config", "SCRAM-SHA-512")
+    both(CONFIGS, *alice, "--alter", "--delete-config", "SCRAM-SHA-256")
+    assert scram_iterations(ponor) == {}
+
+
+def scram_iterations(bootstrap: str) -> dict[str, list[int]]:
+    """The iterations of all users' credentials, in the order of the mechanisms."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    described = admin.describe_user_scram_credentials()
+    assert isinstance(described, Future), "a description of all users is one future"
+    return {
+        user: [
+            each.iterations for each in sorted(row.scram_credential_infos, key=lambda e: e.mechanism.value)
+        ]
+        for user, row in described.result(60).items()
+    }
 
 
 def test_configs_of_brokers(ponor: str, both: Both) -> None:

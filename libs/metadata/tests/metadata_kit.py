@@ -266,6 +266,26 @@ def snapshot_released(lease_id: int) -> pb.Record:
     return record(snapshot_released=pb.SnapshotReleased(lease_id=lease_id))
 
 
+def scram_credential_set(user: str, mechanism: int = 1, tenant_id: str = "") -> pb.Record:
+    key = b"k" * (32 if mechanism == 1 else 64)
+    return record(
+        scram_credential_set=pb.ScramCredentialSet(
+            tenant_id=tenant_id,
+            user=user,
+            mechanism=mechanism,  # type: ignore[arg-type]
+            salt=b"salt",
+            stored_key=key,
+            server_key=key,
+            iterations=4_096,
+        )
+    )
+
+
+def scram_credential_removed(user: str, mechanism: int = 1) -> pb.Record:
+    removed = pb.ScramCredentialRemoved(user=user, mechanism=mechanism)  # type: ignore[arg-type]
+    return record(scram_credential_removed=removed)
+
+
 def topic_configs_set(topic_id: bytes, **configs: str) -> pb.Record:
     return record(topic_configs_set=pb.TopicConfigsSet(topic_id=topic_id, configs=configs))
 

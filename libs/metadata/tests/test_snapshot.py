@@ -45,6 +45,7 @@ from libs.metadata.tests.metadata_kit import (
     prepared,
     record,
     registered,
+    scram_credential_set,
     snapshot_leased,
     so,
     sso,
@@ -96,6 +97,7 @@ def populated() -> Log:
     log.commit(registered(COMPACTOR, role=2))
     log.commit(compaction_leased(1, obj(2), until_ms=1 << 50))
     log.commit(snapshot_leased(1, log.image.index, log.image.cluster_time_ms))
+    log.commit(scram_credential_set("alice"))
     log.commit(trimmed(stream(1), 1), record(orphans_found=pb.OrphansFound(topic_id=b"o" * 16)))
     return log
 
@@ -200,9 +202,9 @@ def test_the_worked_example_of_the_format_document() -> None:
     encoding = begin_snapshot(image)
     assert b"".join(encoding) == bytes.fromhex(
         "50 4f 4e 4f 52 49 4d 31"
-        "d9 00 00 00  23 ce 19 e8"
+        "e1 00 00 00  ea 7a 78 26"
         "00  01 00 00 00 00 00 00 00  e8 03 00 00 00 00 00 00"
-        f"{digest}  01 00 00 00 00 00 00 00" + "00" * 176 + "68 00 00 00  5e 4f e6 1f"
+        f"{digest}  01 00 00 00 00 00 00 00" + "00" * 184 + "68 00 00 00  5e 4f e6 1f"
         "01  01 00"
         "00 01 00 00 00 00 00 00 00  00 01 00 00 00 00 00 00 00  63  00 00 00 00 00 00 00 00 00"
         "00 07 00 00 00 00 00 00 00"
@@ -210,4 +212,4 @@ def test_the_worked_example_of_the_format_document() -> None:
         "00 00 00 00 00 00 00 00 00  00 00 00 00 00 00 00 00 00"
         "00 00 00 00 00 00 00 00 00  00 00 00 00 00 00 00 00 00"
     )
-    assert encoding.state_digest == bytes.fromhex("81 06 66 b4 c9 b5 1f 10 f4 f9 85 61 cc 7e a6 1f")
+    assert encoding.state_digest == bytes.fromhex("15 3a 6d 4c 05 c7 55 c8 14 4f 04 f2 7e 63 f7 1f")

@@ -1,5 +1,7 @@
 """Base classes of generated messages and structs: equality and repr by field.
 
+`repr` hides secrets, because requests may appear in messages of errors and in logs.
+
 Instances have only slots. The generated constructors take every field in wire order with the protocol's
 default.
 """
@@ -9,6 +11,8 @@ from typing import ClassVar, Final
 
 ZERO_UUID: Final = bytes(16)
 """Means "no topic id". This package represents Kafka's UUIDs as their 16 raw bytes."""
+SECRET_FIELDS: Final = frozenset({"auth_bytes", "hmac", "salt", "salted_password"})
+"""Names of fields that contain secrets: tokens of SASL, HMACs of delegation tokens, SCRAM credentials."""
 
 
 class Struct:
@@ -24,8 +28,11 @@ class Struct:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in type(self).__slots__)
+        fields = ", ".join(f"{name}={self._shown(name)}" for name in type(self).__slots__)
         return f"{type(self).__name__}({fields})"
+
+    def _shown(self, name: str) -> str:
+        return "[hidden]" if name in SECRET_FIELDS else repr(getattr(self, name))
 
 
 class Message(Struct):

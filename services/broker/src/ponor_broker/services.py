@@ -28,7 +28,6 @@ from ponor_broker.configs.description import ConfigDescriptions
 from ponor_broker.configs.sources import ConfigSources
 from ponor_broker.coordination.shards import BrokerPorts
 from ponor_broker.groups.coordinator import GroupCoordinator
-from ponor_broker.handlers.authorization import create_acls, delete_acls, describe_acls
 from ponor_broker.handlers.cluster.api_versions import VERSION_MAX, VERSION_MIN, ApiVersionsHandler
 from ponor_broker.handlers.cluster.describe_cluster import describe_cluster
 from ponor_broker.handlers.cluster.describe_quorum import DescribeQuorumHandler
@@ -54,6 +53,7 @@ from ponor_broker.handlers.produce.plain_produce import PlainProduceHandler
 from ponor_broker.handlers.produce.produce import ProduceHandler
 from ponor_broker.handlers.produce.producer_ids import ProducerIds
 from ponor_broker.handlers.produce.verified_batches import VerifiedBatches
+from ponor_broker.handlers.security.security import security_handlers
 from ponor_broker.handlers.topics.create_partitions import create_partitions
 from ponor_broker.handlers.topics.create_topics import CreateTopicsHandler
 from ponor_broker.handlers.topics.delete_topics import DeleteTopicsHandler
@@ -90,6 +90,7 @@ from ponor_broker.peers.tcp_connection import ConnectPeer
 from ponor_broker.requests.api_handler import ApiHandler, WhenFenced
 from ponor_broker.requests.dispatch import Dispatcher
 from ponor_broker.requests.request_flow import AnswerBacklog
+from ponor_broker.security.scram_credentials import ScramCredentials
 from ponor_broker.serving import Serving, fence_after_ms
 from ponor_broker.settings import BrokerSettings
 from ponor_broker.share_services import ShareServices
@@ -135,6 +136,7 @@ class BrokerServices:
             silence_ms=lambda: session.silence_ms,
         )
         self.topics, deadline_ms = Topics(lambda: subscription.image), settings.controller_timeout_ms
+        self.scram_credentials = ScramCredentials(lambda: subscription.image)
         self._announcements = Announcements(self.topics)
         self.admin = TopicAdmin(
             session, subscription, self.topics, self._announcements, deadline_ms=deadline_ms
@@ -392,9 +394,6 @@ class BrokerServices:
             ApiHandler(ApiKey.DELETE_RECORDS, 0, 2, partial(delete_records, partitions), refuses),
             ApiHandler(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, epochs, refuses),
             ApiHandler(ApiKey.WRITE_TXN_MARKERS, 1, 2, self.markers.handle, refuses),
-            ApiHandler(ApiKey.DESCRIBE_ACLS, 1, 3, describe_acls),
-            ApiHandler(ApiKey.CREATE_ACLS, 1, 3, create_acls),
-            ApiHandler(ApiKey.DELETE_ACLS, 1, 3, delete_acls),
             ApiHandler(ApiKey.DESCRIBE_CONFIGS, 1, 4, descriptions.handle),
             ApiHandler(ApiKey.ALTER_CONFIGS, 0, 2, configs.replace),
             ApiHandler(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, partial(alter_replica_log_dirs, topics)),
@@ -411,6 +410,7 @@ class BrokerServices:
             ApiHandler(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, partial(list_config_resources, topics)),
             ApiHandler(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, partial(describe_topic_partitions, topics)),
             ApiHandler(ApiKey.FIND_COORDINATOR, 0, 6, coordinators.handle, refuses),
+            *security_handlers(self.scram_credentials, admin),
             *group_handlers(self.coordinator, topics, self._runtime.clock, self.transactions.verifier),
             *share_group_handlers(self.coordinator, self.shares.persister, topics, ends),
             *self.transactions.handlers(),

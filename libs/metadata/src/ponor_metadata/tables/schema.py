@@ -20,6 +20,7 @@ Values = tuple[Any, ...]
 
 FIRST_FIELD: Final = itemgetter(0)
 FIRST_TWO_FIELDS: Final = itemgetter(0, 1)
+FIRST_THREE_FIELDS: Final = itemgetter(0, 1, 2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,8 +66,8 @@ class Schema(Generic[K, R]):
     Attributes:
         name: unique among all tables.
         row: the class of the rows, a `NamedTuple`.
-        key: returns the key of a row, which is its first field or its first two fields. Also accepts a plain
-            tuple.
+        key: returns the key of a row, which is its first field or its first two or three fields. Also accepts
+            a plain tuple.
         sections: the sections in a snapshot; nearly always one, whose columns are the fields of the row.
         indexes: the indexes, in no particular order.
     """

@@ -89,7 +89,7 @@ def require_count(count: int, maximum: int, what: str) -> None:
         raise invalid(f"the operation has {count} {what}; send 1 to {maximum}")
 
 
-def require_distinct(ids: Sequence[int], what: str) -> None:
+def require_distinct(ids: Sequence[int | str], what: str) -> None:
     """Refuse a request that contains an id twice.
 
     Raises:

@@ -111,6 +111,14 @@ class ControllerSettings:
         10_000, within=(1, 1_000_000), unit="ids", doc="Producer ids in one block."
     )
 
+    # Security
+    scram_credentials_max: int = setting(
+        20_000,
+        within=(0, 100_000),
+        unit="credentials",
+        doc="SCRAM credentials in the cluster. A user may have one for each of the two mechanisms.",
+    )
+
     # Sessions
     session_timeout_ms: int = setting(
         9_000, within=(100, 600_000), doc="A node that has been silent for this time is suspected."

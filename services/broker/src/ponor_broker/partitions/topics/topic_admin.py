@@ -154,7 +154,7 @@ class TopicAdmin:
             configs=dict(configs or {}),
             validate_only=validate_only,
         )
-        result = await self._submit(Operation(create_topic=body), deadline_ms)
+        result = await self.submit(Operation(create_topic=body), deadline_ms)
         held = result.topic_held
         if not validate_only:
             await self._announced(held.topic_id, deadline_ms)
@@ -162,14 +162,14 @@ class TopicAdmin:
 
     async def delete(self, topic_id: bytes, *, deadline_ms: int | None = None) -> None:
         """Delete a topic; return when this broker's image shows it."""
-        await self._submit(Operation(delete_topic=DeleteTopic(topic_id=topic_id)), deadline_ms)
+        await self.submit(Operation(delete_topic=DeleteTopic(topic_id=topic_id)), deadline_ms)
 
     async def create_partitions(
         self, topic_id: bytes, count: int, *, validate_only: bool = False, deadline_ms: int | None = None
     ) -> None:
         """Raise a topic's number of partitions to `count`; return under the same conditions as `create`."""
         body = CreatePartitions(topic_id=topic_id, count=count, validate_only=validate_only)
-        await self._submit(Operation(create_partitions=body), deadline_ms)
+        await self.submit(Operation(create_partitions=body), deadline_ms)
         if not validate_only:
             await self._announced(topic_id, deadline_ms)
 
@@ -189,7 +189,7 @@ class TopicAdmin:
         body = AlterTopicConfigs(
             topic_id=topic_id, changes=_wire_changes(changes), replace=replace, validate_only=validate_only
         )
-        await self._submit(Operation(alter_topic_configs=body), None)
+        await self.submit(Operation(alter_topic_configs=body), None)
 
     async def alter_broker_configs(
         self,
@@ -205,7 +205,7 @@ class TopicAdmin:
         body = AlterBrokerConfigs(
             node_id=node_id, changes=_wire_changes(changes), replace=replace, validate_only=validate_only
         )
-        await self._submit(Operation(alter_broker_configs=body), None)
+        await self.submit(Operation(alter_broker_configs=body), None)
 
     async def alter_group_configs(
         self,
@@ -223,7 +223,7 @@ class TopicAdmin:
             replace=replace,
             validate_only=validate_only,
         )
-        await self._submit(Operation(alter_group_configs=body), None)
+        await self.submit(Operation(alter_group_configs=body), None)
 
     async def ensure(self, name: str, *, partitions: int = DEFAULT_COUNT) -> None:
         """Return when the topic exists. Concurrent callers share one operation."""
@@ -262,7 +262,8 @@ class TopicAdmin:
         if not sent.cancelled():
             sent.exception()  # the client may have given up: mark a failure as retrieved
 
-    async def _submit(self, operation: Operation, deadline_ms: int | None) -> OperationResult:
+    async def submit(self, operation: Operation, deadline_ms: int | None = None) -> OperationResult:
+        """Execute an operation of a client; return when this broker's image shows its effect."""
         deadline_ms = self._deadline_ms if deadline_ms is None else deadline_ms
         try:
             async with asyncio.timeout(deadline_ms / 1000):

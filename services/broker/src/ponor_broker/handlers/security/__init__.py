@@ -1,0 +1,1 @@
+"""Handlers of the APIs for credentials and access control lists."""

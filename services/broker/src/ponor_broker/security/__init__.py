@@ -1,0 +1,1 @@
+"""Authentication and authorization of clients, without I/O."""

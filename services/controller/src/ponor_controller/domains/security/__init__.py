@@ -1,0 +1,1 @@
+"""Security: the credentials of users."""
