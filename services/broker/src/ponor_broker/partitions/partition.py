@@ -118,7 +118,9 @@ class Partition:
     @property
     def last_stable_offset(self) -> int:
         """End of `read_committed` reads: each transaction with a lower offset has a durable marker."""
-        return self.state.stable_offset(self.high_watermark)
+        # The visible log start: the checkpoint's start may not be durable yet, and readers still get the
+        # records of an open transaction below it.
+        return self.state.stable_offset(self.high_watermark, self.log_start_offset)
 
     @property
     def max_timestamp(self) -> tuple[int, int]:

@@ -424,6 +424,27 @@ async def test_a_coordinators_batch_has_no_sequence() -> None:
     assert partition.last_stable_offset == 3
 
 
+async def test_a_log_start_that_is_not_durable_makes_no_open_transaction_readable() -> None:
+    """DeleteRecords and retention may move the log start into an open transaction."""
+    rig = TransactionRig()
+    partition = await rig.open()
+    rig.append(1, count=3)
+    await asyncio.sleep(0)
+    meta = rig.rig.stream("meta")
+    meta.hold = True
+    deletion = asyncio.ensure_future(partition.delete_records(2))
+    await asyncio.sleep(0)
+    assert (partition.log_start_offset, partition.last_stable_offset) == (0, 0)
+    assert await rig.committed() == []
+    meta.hold = False
+    meta.confirm()
+    assert await deletion == 2
+    assert (partition.log_start_offset, partition.last_stable_offset) == (2, 2)
+    await rig.end(1, commits=False)
+    assert partition.last_stable_offset == 4
+    assert await rig.committed() == []
+
+
 async def test_entries_below_the_log_start_are_trimmed() -> None:
     rig = TransactionRig()
     partition = await rig.open()

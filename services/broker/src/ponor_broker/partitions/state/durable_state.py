@@ -275,17 +275,16 @@ class DurableState:
                 active_end_offset=self._log.end_offset,
             )
             if begins or checkpoint.stable_offset != NO_TRANSACTIONS:
-                written.stable_offset = self.stable_offset(confirmed_offset)
+                written.stable_offset = self.stable_offset(confirmed_offset, checkpoint.start_offset)
                 written.stable_txn_offset = self.aborted.end_offset
             observe(self._meta.put(meta_entry.PARTITION, written.snapshot()))
             self.checkpoint = written
 
-    def stable_offset(self, confirmed_offset: int) -> int:
+    def stable_offset(self, confirmed_offset: int, start_offset: int) -> int:
         """Return the last stable offset: each transaction with a lower offset has a durable marker. As in
         Kafka, it is not below the log start, even if that moved into an open transaction.
         """
-        first_unstable = self.producers.transactions.first_unstable
-        return min(confirmed_offset, max(first_unstable, self.checkpoint.start_offset))
+        return min(confirmed_offset, max(self.producers.transactions.first_unstable, start_offset))
 
     def _write_producers(self, confirmed_offset: int) -> None:
         """Write the changed producers, or all of them if a replay would otherwise apply too many changes.
