@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from ponor_runtime.turns import Steps
+from ponor_runtime.turns import Steps, TurnBudget
 
 from ponor_broker.coordination.linear_pattern import LinearPattern
 from ponor_broker.coordination.ports import InternalPartition
@@ -37,6 +37,10 @@ from ponor_broker.transactions.shard import TransactionShard, Verified
 
 BATCH_BYTES_MAX: Final = 16 << 20
 """Enough for the record of a transaction with the most partitions, in topics with the longest names."""
+BATCHED_PER_TURN_MAX: Final = 64
+BATCHED_TURN_NS_MAX: Final = 4_000_000
+"""A turn of the event loop begins no further transaction in requests of brokers after one of these bounds. An
+added partition takes 0.15 ms; its record contains all partitions of the transaction: 5 ms for 10,000."""
 ANY_DURATION: Final = -1
 
 
@@ -96,7 +100,9 @@ class TransactionCoordinator:
             settings.transaction_wait_ms_max,
         )
         self.shards: Final = Shards(topic, ports, create=self._new_shard)
-        self._completions = completion_budget(ports.runtime.clock)
+        clock = ports.runtime.clock
+        self._completions = completion_budget(clock)
+        self._turn = TurnBudget(clock, count_max=BATCHED_PER_TURN_MAX, duration_ns_max=BATCHED_TURN_NS_MAX)
         self._rewrite_due = asyncio.Event()
         telemetry = ports.runtime.telemetry
         self.budget = TransactionBudget(settings, telemetry.counter("ponor_transaction_refusals_total"))
@@ -232,6 +238,8 @@ class TransactionCoordinator:
         return await bounded_gather(map(self._added, batch))
 
     async def _added(self, one: BatchedAdd) -> Verified:
+        await self._turn.wait()
+        self._turn.spend()
         if one.is_verify_only:
             return self.verify_partitions(one.transactional_id, one.request)
         return await self._add(self._loaded(one.transactional_id), one.transactional_id, one.request)

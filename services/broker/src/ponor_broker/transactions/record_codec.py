@@ -6,8 +6,6 @@ write; they stay in the log and are skipped.
 
 from __future__ import annotations
 
-from itertools import groupby
-from operator import itemgetter
 from typing import Final
 
 from ponor_kafka.codec import decode_as, encode_versioned
@@ -21,7 +19,7 @@ from ponor_kafka.primitives import Buffer
 from ponor_runtime.identity import ProducerId
 
 from ponor_broker.coordination.record_format import EntryCodec, RecordFormatError, version_of
-from ponor_broker.transactions.records import TransactionEntry, TransactionRecord, TransactionState
+from ponor_broker.transactions.records import TransactionEntry, TransactionRecord, TransactionState, by_topic
 
 _KEY_VERSION: Final = 0
 _VALUE_VERSION: Final = 1
@@ -56,8 +54,7 @@ def decode_entry(key: Buffer | None, value: Buffer | None) -> TransactionEntry |
 
 
 def _encode(record: TransactionRecord) -> bytes:
-    by_topic = groupby(sorted(record.partitions), itemgetter(0))
-    topics = [PartitionsSchema(topic, [index for _, index in rows]) for topic, rows in by_topic]
+    topics = [PartitionsSchema(topic, indexes) for topic, indexes in by_topic(record.partitions)]
     message = TransactionLogValue(
         producer_id=record.producer_id,
         previous_producer_id=record.previous_producer_id,

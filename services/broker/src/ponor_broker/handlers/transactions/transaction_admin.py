@@ -21,7 +21,7 @@ from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.bounded_gather import bounded_gather
 from ponor_broker.requests.request_rows import check_rows
 from ponor_broker.transactions.coordinator import TransactionCoordinator, TransactionFilter, states_of
-from ponor_broker.transactions.records import TransactionRecord
+from ponor_broker.transactions.records import TransactionRecord, by_topic
 
 
 class TransactionAdminHandlers:
@@ -86,9 +86,6 @@ def _described(found: Iterable[tuple[str, ErrorCode | TransactionRecord]]) -> St
 
 
 def _row(transactional_id: str, record: TransactionRecord) -> TransactionState:
-    topics: dict[str, list[int]] = {}
-    for topic, index in sorted(record.partitions):
-        topics.setdefault(topic, []).append(index)
     return TransactionState(
         ErrorCode.NONE,
         transactional_id,
@@ -97,5 +94,5 @@ def _row(transactional_id: str, record: TransactionRecord) -> TransactionState:
         record.start_ms,
         record.producer_id,
         record.producer_epoch,
-        [TopicData(topic, indexes) for topic, indexes in topics.items()],
+        [TopicData(topic, indexes) for topic, indexes in by_topic(record.partitions)],
     )
