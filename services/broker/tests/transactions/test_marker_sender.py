@@ -131,7 +131,7 @@ def test_transactions_that_end_with_one_answer_are_completed_in_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The completions of 1,000 transactions held the event loop for 50 ms."""
-    monkeypatch.setattr(marker_sender, "NOTED_TURN_NS_MAX", 0)
+    monkeypatch.setattr(marker_sender, "TURN_NS_MAX", 0)
     world = MarkerWorld(latency_s=lambda: 0.0)
     turns = 0
     completed_in: list[int] = []
@@ -154,7 +154,7 @@ def test_transactions_that_end_with_one_answer_are_completed_in_turns(
 def test_a_shard_that_closes_while_an_answer_is_processed_completes_nothing_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(marker_sender, "NOTED_TURN_NS_MAX", 0)
+    monkeypatch.setattr(marker_sender, "TURN_NS_MAX", 0)
     world = MarkerWorld()
     completed: list[int] = []
 

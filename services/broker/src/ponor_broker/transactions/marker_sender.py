@@ -27,25 +27,26 @@ from ponor_kafka.messages.write_txn_markers import (
 )
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
-from ponor_runtime.turns import TurnBudget, turn
+from ponor_runtime.turns import Steps, TurnBudget, turn
 
 from ponor_broker.coordination.retries import Retries
 from ponor_broker.peers.connection_pool import PeerConnections, PeerGoneError, PeerUnavailableError
 from ponor_broker.peers.request_port import RequestPort, UnansweredError
+from ponor_broker.transactions.records import TopicPartition, by_topic
 
 _LOG: Final = logging.getLogger(__name__)
 VERSION: Final = 2
 MARKERS_PER_REQUEST_MAX: Final = 1_000
 ROUTED_PER_TURN_MAX: Final = 500
 """Markers whose leader is looked up in one turn of the event loop: about 2 ms."""
-NOTED_TURN_NS_MAX: Final = 4_000_000
-"""A turn processes no further results after this time. The last result of a transaction takes 50 µs, because
-its coordinator writes the completion."""
+TURN_NS_MAX: Final = 4_000_000
+"""A turn begins no further requests, and processes no further results, after this time. A request takes 5 ms.
+The last result of a transaction takes 50 µs, because its coordinator writes the completion."""
+_DONE: Final = object()
 LOGGED_ATTEMPT: Final = 20
 """The attempt that is logged as a warning: about 15 seconds after the first."""
 NO_LEADER: Final = -1
 
-TopicPartition: TypeAlias = tuple[str, int]
 Refusals: TypeAlias = Mapping[TopicPartition, ErrorCode]
 LeaderId: TypeAlias = Callable[[str, int], "int | None"]
 WriteMarkers: TypeAlias = Callable[[WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]]
@@ -111,11 +112,11 @@ class MarkerSender:
         )
         self._tasks = BackgroundTasks(runtime.fail_stop)
         self._retries: Retries[_Marker] = Retries(runtime)
-        self._turn = TurnBudget(
-            runtime.clock, count_max=MARKERS_PER_REQUEST_MAX, duration_ns_max=NOTED_TURN_NS_MAX
-        )
+        self._turn = TurnBudget(runtime.clock, count_max=MARKERS_PER_REQUEST_MAX, duration_ns_max=TURN_NS_MAX)
         self._lanes: dict[int, _Lane] = {}
         self._jobs: dict[int, dict[_Job, None]] = {}
+        self._incomplete: deque[Steps[None]] = deque()
+        """Steps that add the markers of jobs. Markers of one producer are added in the order of its jobs."""
         self._newest: dict[tuple[int, TopicPartition], _Marker] = {}
         """For each producer and partition, the last marker that has not ended."""
         runtime.telemetry.gauge("ponor_transaction_markers", lambda: len(self._newest))
@@ -149,14 +150,37 @@ class MarkerSender:
         assert markers.partitions, "a transaction without partitions has no markers"
         job = _Job(shard, coordinator_epoch, markers, done)
         self._jobs.setdefault(shard, {})[job] = None
-        for where in sorted(markers.partitions):
-            marker = _Marker(job, where)
-            earlier = self._newest.get(marker.key)
-            self._newest[marker.key] = marker
-            if earlier is None:
-                self._retries.add_now(marker)
-            else:
-                earlier.successor = marker
+        steps = self._adding(job)
+        if self._incomplete:
+            self._incomplete.append(steps)
+        elif next(steps, _DONE) is not _DONE:
+            self._incomplete.append(steps)
+            self._tasks.spawn(self._add_incomplete(), "markers of large transactions")
+
+    async def _add_incomplete(self) -> None:
+        while self._incomplete:
+            await self._turn.wait()
+            self._turn.spend()
+            if next(self._incomplete[0], _DONE) is _DONE:
+                self._incomplete.popleft()
+
+    def _adding(self, job: _Job) -> Steps[None]:
+        """Add the markers of a job, in steps."""
+        number = 0
+        for topic, indexes in by_topic(job.markers.partitions):
+            for index in indexes:
+                if job.is_cancelled:
+                    return
+                marker = _Marker(job, (topic, index))
+                earlier = self._newest.get(marker.key)
+                self._newest[marker.key] = marker
+                if earlier is None:
+                    self._retries.add_now(marker)
+                else:
+                    earlier.successor = marker
+                number += 1
+                if number % ROUTED_PER_TURN_MAX == 0:
+                    yield
 
     def cancel(self, shard: int) -> None:
         """Send no further markers of a shard and call no `done` for it, because the shard closes.
@@ -212,12 +236,15 @@ class MarkerSender:
         """Send one request after the other until the queue is empty."""
         while lane:
             sent: list[_Marker] = []
+            await self._turn.wait()
             try:
                 answer = await self._port.ask(lane.node_id, partial(self._build, lane, sent))
             except PeerUnavailableError as error:
                 await self._give_back(lane, error)
             except UnansweredError as error:
                 for marker in sent:
+                    await self._turn.wait()
+                    self._turn.spend()
                     self._unanswered(marker, lane.node_id, str(error))
             else:
                 if answer is not None:
@@ -247,6 +274,7 @@ class MarkerSender:
 
         The request omits markers that are already written: for them, only this broker's answer is missing.
         """
+        self._turn.spend()
         topics: dict[_Job, dict[str, list[int]]] = {}
         leader_id = cache(self._leaders.leader_id)
         for marker in lane.take(MARKERS_PER_REQUEST_MAX):
