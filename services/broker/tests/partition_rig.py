@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ponor_broker.partitions.handoff.opening import Opening, OpenRequest
 from ponor_broker.partitions.handoff.owned_streams import OwnedStreams
+from ponor_broker.partitions.handoff.partition_closing import closing_budget
 from ponor_broker.partitions.handoff.partition_opener import PartitionOpener
 from ponor_broker.partitions.identity import PartitionId
 from ponor_broker.partitions.partition import Partition
@@ -19,6 +20,7 @@ from ponor_kafka.record_builder import build_batch
 from ponor_metadata.image.image import MetadataImage
 from ponor_metadata.nouns.keys import KEYS, KeyRow
 from ponor_runtime.identity import NodeId
+from ponor_runtime.turns import TurnBudget
 
 from services.broker.tests.memory_streams import MemoryStream, MemoryStreams
 
@@ -86,6 +88,11 @@ class PartitionRig:
         """The newest stream with this tag."""
         found = [stream_id for stream_id, tags in self.streams.tags.items() if tags["kind"] == kind]
         return self.streams.streams[found[-1]]
+
+
+def turns() -> TurnBudget:
+    """A budget for the close of one partition."""
+    return closing_budget(SteppedClock())
 
 
 def batch(

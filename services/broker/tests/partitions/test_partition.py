@@ -16,7 +16,7 @@ from ponor_kafka.record_batch import BatchView
 from ponor_partition.errors import PartitionCorruptError
 from s3stream.errors import AppendBackpressureError, StorageFailedError, StreamClosedError
 
-from services.broker.tests.partition_rig import PartitionRig, batch
+from services.broker.tests.partition_rig import PartitionRig, batch, turns
 
 
 async def settle() -> None:
@@ -102,7 +102,7 @@ async def test_sealing_waits_for_appends_in_flight() -> None:
     partition = await rig.open()
     rig.stream("log").hold = True
     pending = append(partition, batch(1))
-    sealing = asyncio.ensure_future(partition_closing.seal(partition))
+    sealing = asyncio.ensure_future(partition_closing.seal(partition, turns()))
     await settle()
     assert not sealing.done()
     with pytest.raises(StreamClosedError):
@@ -203,7 +203,7 @@ async def test_a_clean_close_restores_everything_without_reading_data() -> None:
     partition = await rig.open()
     for number in range(4):
         await _durable(partition, batch(1, timestamp=100 - number, producer_id=9, epoch=0, sequence=number))
-    await partition_closing.close(partition)
+    await partition_closing.close(partition, turns())
     again = await rig.open()
     assert await again.recover() == 0
     assert again.max_timestamp == (100, 0)
@@ -315,7 +315,7 @@ async def test_a_refused_time_stream_is_closed_and_created_again() -> None:
     await rig.owned.add_time_streams([partition])
     assert rig.stream("time") is not refused
     assert rig.stream("time") in partition.streams
-    await partition_closing.close(partition)
+    await partition_closing.close(partition, turns())
     assert all(stream.closed for stream in rig.streams.streams.values() if stream.epoch >= 0)
 
 

@@ -295,7 +295,7 @@ class PartitionManager:
 
     async def _close(self, key: PartitionKey, partition: Partition) -> None:
         try:
-            await partition_closing.close(partition)
+            await partition_closing.close(partition, self.source.turns)
         except S3StreamError as error:
             LOG.warning("partition %s was not closed cleanly: %s", partition.identity, error)
         finally:
@@ -318,5 +318,5 @@ class PartitionManager:
         for partition in partitions:
             if not partition.has_in_flight:
                 # Sequentially: a task for each of ten thousand partitions would be slower.
-                await partition_closing.seal(partition)
-        await asyncio.gather(*(partition_closing.seal(partition) for partition in waiting))
+                await partition_closing.seal(partition, self.source.turns)
+        await asyncio.gather(*(partition_closing.seal(partition, self.source.turns) for partition in waiting))

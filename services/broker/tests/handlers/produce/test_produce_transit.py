@@ -17,7 +17,7 @@ from ponor_kafka.record_builder import build_batch
 from ponor_runtime.telemetry_otlp import export_spans
 
 from services.broker.tests.handlers.produce.test_produce_path import Client, produce, settle
-from services.broker.tests.partition_rig import TOPIC_ID, PartitionRig, batch
+from services.broker.tests.partition_rig import TOPIC_ID, PartitionRig, batch, turns
 
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 PRODUCER = 4711
@@ -36,7 +36,7 @@ def sealed(request: pytest.FixtureRequest) -> Sealed:
         await settle()
         assert client.wire.answers.pop(0)[0].error_code == ErrorCode.NONE
         partition_closing.begin_move(partition)
-        await partition_closing.persist_for_move(partition)
+        await partition_closing.persist_for_move(partition, turns())
         return partition, client
 
     return connected

@@ -31,6 +31,7 @@ from ponor_kafka.record_rules import INT64_MAX, INT64_MIN
 from ponor_partition.log_meta import LogMeta
 from ponor_runtime.telemetry import Telemetry
 
+from services.broker.tests.partition_rig import turns
 from services.broker.tests.partitions.cleaning.cleaning_kit import (
     COMPACTED,
     CleaningRig,
@@ -90,7 +91,7 @@ async def test_the_log_reads_correctly_after_three_cleanings_and_moves() -> None
             found = [(f.offset, f.key, f.value) for f in await one.read() if f.key != b"filler"]
             assert [f for f in found if f[0] < active_from] == [f for f in expected if f[0] < active_from]
             if one.partition is not None:
-                await partition_closing.close(one.partition)
+                await partition_closing.close(one.partition, turns())
             await one.open()
         assert [s.suffix for s in one.log_meta.segments[:-1]] == [".cleaned"] * (
             len(one.log_meta.segments) - 1
@@ -295,7 +296,7 @@ async def test_a_move_stops_the_cleaning_and_the_target_restarts_it() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
     partition_closing.begin_move(partition)
-    await partition_closing.persist_for_move(partition)
+    await partition_closing.persist_for_move(partition, turns())
     one.stream("log.cleaned").confirm()
     await running
     assert one.telemetry.counter("ponor_cleaner_passes_total", result="stopped").value == 1

@@ -21,7 +21,7 @@ from ponor_kafka.record_builder import build_batch
 from ponor_runtime.telemetry import Telemetry
 from s3stream.errors import StorageFailedError
 
-from services.broker.tests.partition_rig import PartitionRig, batch
+from services.broker.tests.partition_rig import PartitionRig, batch, turns
 
 FOREVER = TopicConfig(retention_ms=-1)
 ONE_BATCH_A_SEGMENT = TopicConfig(segment_bytes=100, retention_ms=-1)
@@ -149,7 +149,7 @@ async def test_size_is_counted_over_moves_and_crashes() -> None:
     await append(partition, 5)
     crashed = await rig.open()
     assert crashed.log.size_bytes == size_bytes // 3 * 4
-    await partition_closing.close(crashed)
+    await partition_closing.close(crashed, turns())
     moved = await rig.open()
     assert moved.log.size_bytes == size_bytes // 3 * 4
     keeper = Keeper(rig)
@@ -184,7 +184,7 @@ async def test_a_partition_that_closed_is_forgotten() -> None:
     await append(partition, rig.clock.now_ms)
     await keeper.maintenance.round()
     assert len(keeper.schedule) == 1
-    await partition_closing.close(partition)
+    await partition_closing.close(partition, turns())
     await keeper.maintenance.round()
     assert (len(keeper.schedule), keeper.failures_noticed) == (0, 1)
 
@@ -268,7 +268,7 @@ async def test_delete_records_moves_the_start_into_a_batch_and_survives_a_crash(
     assert BatchView(memoryview(record.payload)).base_offset == 0  # whole batches only
     assert await offset_lookup.first_at_or_after(crashed, 5) == (1, 30)
     assert await crashed.delete_records(HIGH_WATERMARK) == 4
-    await partition_closing.close(crashed)
+    await partition_closing.close(crashed, turns())
     moved = await rig.open()
     assert (moved.log_start_offset, moved.high_watermark) == (4, 4)
 

@@ -87,6 +87,8 @@ class HandoffSource:
         self._handoffs: dict[PartitionKey, Handoff] = {}
         self._waiting: dict[PartitionKey, Handoff] = {}
         self._workers = 0
+        self.turns: Final = partition_closing.closing_budget(clock)
+        """Shared with the partitions that close without a move."""
         self._stopping = False
         self._on_sealed = on_sealed
         self._on_kept = on_kept
@@ -204,8 +206,11 @@ class HandoffSource:
         waiting = [one for one in sealed if one.partition.has_in_flight]
         for one in sealed:
             if one not in waiting:
-                await partition_closing.persist_for_move(one.partition)  # sequentially: nothing to wait for
-        await asyncio.gather(*(partition_closing.persist_for_move(one.partition) for one in waiting))
+                # Sequentially: there are no appends to wait for.
+                await partition_closing.persist_for_move(one.partition, self.turns)
+        await asyncio.gather(
+            *(partition_closing.persist_for_move(one.partition, self.turns) for one in waiting)
+        )
         for one in _those(batch, Stage.SEALED):
             one.end_step("drain")
 
