@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 from unittest.mock import patch
 
 from ponor_broker.partitions.handoff.handoff import Handoff, Stage
@@ -69,6 +70,19 @@ TOPIC = "orders"
 ASK_S_MAX = 60.0
 START_S_MAX = 30.0
 SETTLE_S_MAX = 60.0
+MIB: Final = 1024 * 1024
+
+
+def with_small_logs(broker: BrokerSettings, controller: ControllerSettings) -> ClusterSettings:
+    """Return settings with small log segments.
+
+    Each node fills two segments with zeros when it starts: with the default sizes, this would be the largest
+    part of a scenario's CPU time.
+    """
+    return ClusterSettings(
+        broker=replace(broker, storage=replace(broker.storage, wal_bytes_max=16 * MIB)),
+        controller=replace(controller, log_segment_bytes=1 * MIB),
+    )
 
 
 class MovingWorld:
@@ -86,7 +100,7 @@ class MovingWorld:
         self.simulation = Simulation(seed)
         self.cluster = SimCluster(
             self.simulation,
-            ClusterSettings(broker=broker or BrokerSettings(), controller=controller or ControllerSettings()),
+            with_small_logs(broker or BrokerSettings(), controller or ControllerSettings()),
             brokers=brokers,
             wal=wal,
         )
@@ -194,9 +208,11 @@ class MovingWorld:
         """Drop the connection to a broker."""
         self._clients.pop(name, None)
 
-    async def until(self, condition: Callable[[], bool], s_max: float = SETTLE_S_MAX) -> None:
+    async def until(
+        self, condition: Callable[[], bool], s_max: float = SETTLE_S_MAX, poll_s: float = 0.001
+    ) -> None:
         """Let time pass."""
-        await wait_until(condition, poll_s=0.001, timeout_s=s_max)
+        await wait_until(condition, poll_s=poll_s, timeout_s=s_max)
 
     # Client requests
 

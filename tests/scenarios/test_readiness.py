@@ -8,12 +8,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from ponor_cluster_simulation.cluster.sim_cluster import ClusterSettings, SimCluster
+from ponor_broker.settings import BrokerSettings
+from ponor_cluster_simulation.cluster.sim_cluster import SimCluster
+from ponor_controller.settings import ControllerSettings
 from ponor_metadata.nouns.nodes import WalKind
 from ponor_runtime.health import POLL_INTERVAL_S
 from ponor_simulation.process import wait_until
 from ponor_simulation.simulation import Simulation, SimulationFailedError
 
+from tests.scenarios.moving_world import with_small_logs
 from tests.simulation.mutants.table import MUTANTS
 
 NOTICED_S_MAX = 5.0 - POLL_INTERVAL_S
@@ -28,7 +31,12 @@ class World:
     def __init__(self, seed: int) -> None:
         self.simulation = Simulation(seed)
         self.cluster = SimCluster(
-            self.simulation, ClusterSettings(), controllers=3, brokers=2, wal=WalKind.OBJECT, compactors=1
+            self.simulation,
+            with_small_logs(BrokerSettings(), ControllerSettings()),
+            controllers=3,
+            brokers=2,
+            wal=WalKind.OBJECT,
+            compactors=1,
         )
 
     def tell(self, story: Story) -> None:

@@ -294,14 +294,14 @@ def test_a_collector_that_may_delete_nothing_stops_claiming() -> None:
         marker = next(key for key in objects if key.startswith(PREFIX) and key.endswith("/marker"))
         kept = objects.pop(marker)
         await leave_garbage(world)
-        await world.until(lambda: bool(claimed(world)), GARBAGE_S_MAX)
+        await world.until(lambda: bool(claimed(world)), GARBAGE_S_MAX, poll_s=0.1)
         first = claimed(world)
         await world.create(TOPIC, 1)
         await leave_garbage(world)
         await asyncio.sleep(GARBAGE_S_MAX)
         assert claimed(world) == first
         objects[marker] = kept
-        await world.until(lambda: not garbage(world), GARBAGE_S_MAX)
+        await world.until(lambda: not garbage(world), GARBAGE_S_MAX, poll_s=0.1)
 
     MovingWorld(1, brokers=1).tell(story)
 
