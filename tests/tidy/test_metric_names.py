@@ -5,8 +5,8 @@ with the base unit in full, and only counters end with `_total`.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-import pytest
 from ponor_runtime.telemetry_names import METRICS, MetricKind
 
 ABBREVIATED = {
@@ -27,17 +27,25 @@ IN_NAME = ("seconds", "bytes", "usd")
 """Units that a name must state. Other units, such as requests, are the thing that the name counts."""
 
 
-@pytest.mark.parametrize("name", METRICS)
-def test_a_metric_name_follows_the_conventions(name: str) -> None:
+def test_metric_names_follow_the_conventions() -> None:
+    broken = [f"{name}: {complaint}" for name in METRICS for complaint in _complaints(name)]
+    assert not broken, "\n" + "\n".join(broken)
+
+
+def _complaints(name: str) -> Iterator[str]:
     metric = METRICS[name]
-    assert re.fullmatch(r"ponor(_[a-z0-9]+)+", name)
-    assert name.endswith("_total") == (metric.kind is MetricKind.COUNTER), "_total ends counters"
+    if not re.fullmatch(r"ponor(_[a-z0-9]+)+", name):
+        yield "write ponor_, and words of small letters and digits between underscores"
+    if name.endswith("_total") != (metric.kind is MetricKind.COUNTER):
+        yield "_total ends counters"
     words = {*name.split("_"), *re.split(r"\W+", metric.unit)}
-    assert not words & ABBREVIATED, "write units in full"
-    assert not words & NOT_BASE, "show base units: seconds, bytes, a ratio from 0 to 1"
+    if words & ABBREVIATED:
+        yield "write units in full"
+    if words & NOT_BASE:
+        yield "show base units: seconds, bytes, a ratio from 0 to 1"
     unit = metric.unit.replace(" ", "_")
-    if unit.startswith(IN_NAME):
-        assert name.removesuffix("_total").endswith(f"_{unit}"), "the unit is at the end"
+    if unit.startswith(IN_NAME) and not name.removesuffix("_total").endswith(f"_{unit}"):
+        yield "the unit is at the end"
 
 
 def test_recorded_values_have_the_unit_of_the_name() -> None:
