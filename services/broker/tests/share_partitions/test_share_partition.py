@@ -11,9 +11,9 @@ from ponor_broker.share_partitions.acknowledgement import (
     check_form,
 )
 from ponor_broker.share_partitions.fetched_batches import FetchedBatch, fetched_batches
+from ponor_broker.share_partitions.settings import DeliveryRules
 from ponor_broker.share_partitions.share_partition import (
     AcquireLimits,
-    DeliveryRules,
     SharePartition,
     ShareStateCorruptError,
 )

@@ -12,9 +12,9 @@ from ponor_broker.coordination.share_persister import DeliveryState, ShareState,
 from ponor_broker.share_partitions import share_partition
 from ponor_broker.share_partitions.acknowledgement import AcknowledgedBatch, AcknowledgementError
 from ponor_broker.share_partitions.fetched_batches import FetchedBatch
+from ponor_broker.share_partitions.settings import DeliveryRules
 from ponor_broker.share_partitions.share_partition import (
     AcquireLimits,
-    DeliveryRules,
     SharePartition,
     StateWrite,
 )

@@ -9,7 +9,6 @@ from ponor_kafka.configs.value_rules import reset_duration_ms
 from ponor_runtime.settings import setting
 
 from ponor_broker.coordination.ports import GroupConfigs
-from ponor_broker.share_partitions.share_partition import DeliveryRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,21 @@ class ResetPoint(Enum):
     EARLIEST = "earliest"
     LATEST = "latest"
     BY_DURATION = "by_duration"
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRules:
+    """The settings of the group that delivery depends on.
+
+    Attributes:
+        lock_ms: duration of an acquisition lock.
+        deliveries_max: a record is archived when it was delivered this often and becomes available again.
+        in_flight_max: offsets from the start to the end of the share partition.
+    """
+
+    lock_ms: int
+    deliveries_max: int
+    in_flight_max: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ exceeded, so a batch may be acquired in parts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ponor_kafka.errors import ErrorCode
@@ -32,6 +31,7 @@ from ponor_broker.share_partitions.runs import (
     released,
     renew_until,
 )
+from ponor_broker.share_partitions.settings import DeliveryRules
 
 AVAILABLE: Final = DeliveryState.AVAILABLE
 ACQUIRED: Final = DeliveryState.ACQUIRED
@@ -45,21 +45,6 @@ WRITTEN_RUNS_MAX: Final = 1_000
 
 class ShareStateCorruptError(Exception):
     """The persister returned a state that contradicts itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryRules:
-    """The settings of the group that delivery depends on.
-
-    Attributes:
-        lock_ms: duration of an acquisition lock.
-        deliveries_max: a record is archived when it was delivered this often and becomes available again.
-        in_flight_max: offsets from the start to the end of the share partition.
-    """
-
-    lock_ms: int
-    deliveries_max: int
-    in_flight_max: int
 
 
 class AcquireLimits(NamedTuple):
