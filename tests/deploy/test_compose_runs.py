@@ -18,7 +18,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from ponor_cli.clients.kafka_client import KafkaClient
+from ponor_cli.clients.reassignments import places_of
 
 from tests.deploy.composition import Container, containers
 from tests.deploy.containers import ENTRYPOINT, PROBE
@@ -55,6 +57,7 @@ class Running:
         deadline = time.monotonic() + PATIENCE_S
         while subprocess.run([sys.executable, PROBE, "readyz"], env=self.environment, check=False).returncode:
             assert time.monotonic() < deadline, self.log()
+            time.sleep(0.2)
 
     def log(self) -> str:
         """The output."""
@@ -81,7 +84,7 @@ def test_the_services_serve_drain_and_exit(tmp_path: Path) -> None:
         bootstrap = ",".join(each.addresses()["kafka"] for each in brokers)
         _records_go_in_and_come_out(bootstrap)
         # A broker without CPU time for long gets no new partition until it is heard again.
-        while {row["leader"] & 0xFFFF for row in _partitions(bootstrap)} != {0, 1, 2}:
+        while _leaders(bootstrap) != {0, 1, 2}:
             time.sleep(0.1)
         _one_broker_drains(brokers, bootstrap)
         controllers = ",".join(
@@ -99,7 +102,7 @@ def _one_broker_drains(brokers: list[Running], bootstrap: str) -> None:
     """Stop its container: it first drains its partitions to the others."""
     assert brokers[2].end() == 0, brokers[2].log()
     assert "left the cluster" in brokers[2].log()
-    while 2 in {row["leader"] & 0xFFFF for row in _partitions(bootstrap)}:
+    while 2 in _leaders(bootstrap):
         time.sleep(0.1)  # the command's broker may receive the last move slightly later
 
 
@@ -111,11 +114,9 @@ def _records_go_in_and_come_out(bootstrap: str) -> None:
     assert sorted(_ponor(*words).split("\n")[:-1]) == sorted(f"record {number}" for number in range(RECORDS))
 
 
-def _partitions(bootstrap: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(
-        _ponor("partition", "list", "t", "--bootstrap", bootstrap, "-o", "json")
-    )
-    return rows
+def _leaders(bootstrap: str) -> set[int]:
+    with KafkaClient(bootstrap) as client:
+        return {place.leader_id & 0xFFFF for place in places_of(client, ["t"])}
 
 
 def _loopback_addresses() -> dict[str, str]:

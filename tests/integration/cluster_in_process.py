@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import uvloop
@@ -31,7 +31,10 @@ from s3stream.stores.open_store import open_object_store
 
 ORDINAL = ClusterOrdinal(1)
 START_S_MAX = 240.0
+MIB = 1 << 20
 SETTINGS = {
+    # Each start fills two segments with zeros; with the default sizes, 128 MiB.
+    "wal_bytes_max": str(128 * MIB),
     "group_initial_rebalance_delay_ms": "0",
     "offsets_topic_partitions": "4",
     "transaction_topic_partitions": "4",
@@ -73,8 +76,8 @@ def running_cluster(
     async def serve() -> None:
         stop = asyncio.Event()
         loop_ready.append((asyncio.get_running_loop(), stop))
-        chosen = controller_settings or ControllerSettings()
-        await _serve(cluster, directory, (chosen, broker_settings), port, stop, started)
+        controller = replace(controller_settings or ControllerSettings(), log_segment_bytes=4 * MIB)
+        await _serve(cluster, directory, (controller, broker_settings), port, stop, started)
 
     def thread() -> None:
         try:

@@ -16,7 +16,7 @@ from ponor_spark.options import parse_options
 from ponor_spark.snapshot import Snapshot
 from ponor_spark.snapshot_opening import close_snapshot, open_snapshot
 
-from tests.e2e.load.cluster import LocalCluster
+from tests.e2e.load.cluster import SMALL_LOGS, LocalCluster
 from tests.spark.kafka_rows import WAIT_S, KafkaRow, consumed, ends, spark_rows
 
 if TYPE_CHECKING:
@@ -99,5 +99,7 @@ def topics_cluster(
 ) -> Iterator[TopicsCluster]:
     """Run a cluster for the duration of the block."""
     words = ["--brokers", str(BROKERS), "--compactors", "1", *arguments]
-    with LocalCluster(directory, settings={**SETTINGS, **(settings or {})}, arguments=words) as cluster:
+    with LocalCluster(
+        directory, settings={**SMALL_LOGS, **SETTINGS, **(settings or {})}, arguments=words
+    ) as cluster:
         yield TopicsCluster(cluster, spark)

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Final, Self
 
 from ponor_cli.main import app
 from ponor_runtime.identity import ClusterOrdinal
@@ -24,12 +24,23 @@ from tests.ports import free_ports
 
 START_S_MAX = 600.0
 STOP_S_MAX = 240.0
+MIB: Final = 1 << 20
+SMALL_LOGS: Final = {"wal_bytes_max": 128 * MIB, "log_segment_bytes": 4 * MIB}
+"""A start fills two segments of each log with zeros. With the default sizes, three brokers write half a
+gigabyte, and other tests wait for the disk."""
 BROKERS_ADDED_MAX = 2
 """Maximum number of brokers that a test adds to a running cluster."""
 
 
 class LocalCluster:
-    """Starts, inspects, kills and stops a cluster."""
+    """Starts, inspects, kills and stops a cluster.
+
+    Attributes:
+        defaults: settings that a test may override. Only acceptance tests and benchmarks need the sizes of a
+            production cluster.
+    """
+
+    defaults: ClassVar[Mapping[str, object]] = {}
 
     def __init__(
         self,
@@ -43,7 +54,7 @@ class LocalCluster:
         """`command`: path of the `ponor` to start; the installed one by default."""
         self.directory = directory
         self.kafka_port = free_ports(_brokers(arguments) + BROKERS_ADDED_MAX)
-        self._settings = dict(settings or {})
+        self._settings = {**self.defaults, **(settings or {})}
         # No background work that the test does not check: compaction must be requested.
         self._arguments = [*([] if "--compactors" in arguments else ["--compactors", "0"]), *arguments]
         self._environment = {**os.environ, **(environment or {})}

@@ -39,6 +39,7 @@ from tests.ports import HOST, free_port
 
 ORDINAL = ClusterOrdinal(5)
 SETTINGS = ControllerSettings(
+    log_segment_bytes=4 << 20,
     snapshot_batches=200,
     log_trailing_batches=50,
     progress_interval_ms=50,

@@ -44,6 +44,7 @@ from tests.ports import HOST, free_port
 Client = TypeVar("Client", SessionClient, SubscriptionClient)
 ORDINAL = ClusterOrdinal(3)
 FAST = ControllerSettings(
+    log_segment_bytes=4 << 20,
     progress_interval_ms=50,
     session_timeout_ms=60_000,  # no node is suspected because this machine paused
     session_reset_grace_ms=60_000,
