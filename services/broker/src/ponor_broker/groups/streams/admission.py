@@ -68,15 +68,20 @@ def check_tasks(owned: Tasks, counts: Mapping[str, int]) -> None:
     Raises:
         HeartbeatRefusedError: one does not exist.
     """
-    for subtopology_id, partition in sorted(owned.active | owned.standby):
+    wrong = [
+        task
+        for task in owned.active | owned.standby
+        if not 0 <= task.partition < counts.get(task.subtopology_id, 0)
+    ]
+    if wrong:
+        subtopology_id, partition = min(wrong)
         count = counts.get(subtopology_id)
         if count is None:
             raise HeartbeatRefusedError(
                 ErrorCode.INVALID_REQUEST, f"Subtopology {subtopology_id} does not exist in the topology."
             )
-        if not 0 <= partition < count:
-            raise HeartbeatRefusedError(
-                ErrorCode.INVALID_REQUEST,
-                f"Task {partition} for subtopology {subtopology_id} is invalid. Number of tasks for this "
-                f"subtopology: {count}",
-            )
+        raise HeartbeatRefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"Task {partition} for subtopology {subtopology_id} is invalid. Number of tasks for this "
+            f"subtopology: {count}",
+        )

@@ -19,8 +19,8 @@ _NAMED_MAX: Final = 3
 """Topics that a detail names."""
 TOPOLOGY_TOPICS_MAX: Final = 2_000
 """Mentions of topics in a topology, so that it can be configured in one turn of the event loop."""
-TASKS_MAX: Final = 100_000
-"""Tasks of a topology, which members and targets keep in memory."""
+TASKS_MAX: Final = 10_000
+"""Tasks of a topology. A heartbeat processes the tasks of its member in one turn of the event loop."""
 PartitionsOf: TypeAlias = Callable[[str], int | None]
 """Returns the number of partitions of a topic; None if it does not exist."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from ponor_broker.groups.streams.assignment import TaskId
 from ponor_broker.groups.streams.configured_topology import PartitionsOf
 from ponor_broker.groups.streams.events import EndpointPartitions
+from ponor_broker.groups.streams.record_codec import by_subtopology
 from ponor_broker.groups.streams.state import StreamsState
 from ponor_broker.groups.streams.topology import Topology
 
@@ -50,13 +51,15 @@ class Endpoints:
 
 
 def _partitions(
-    tasks: Iterable[TaskId], topology: Topology, partitions_of: PartitionsOf
+    tasks: Collection[TaskId], topology: Topology, partitions_of: PartitionsOf
 ) -> dict[str, list[int]]:
     """Return the partitions that tasks read. A topic may have fewer partitions than its subtopology tasks."""
     sources = {each.subtopology_id: each.sources for each in topology.subtopologies}
     found: dict[str, list[int]] = {}
-    for task in sorted(tasks):
-        for name in sources.get(task.subtopology_id, ()):
-            if task.partition < (partitions_of(name) or 0):
-                found.setdefault(name, []).append(task.partition)
+    for subtopology_id, indexes in by_subtopology(tasks):
+        for name in sources.get(subtopology_id, ()):
+            count = partitions_of(name) or 0
+            kept = [index for index in indexes if index < count]
+            if kept:
+                found.setdefault(name, []).extend(kept)
     return found

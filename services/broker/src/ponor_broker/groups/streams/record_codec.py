@@ -80,10 +80,11 @@ def _value_of(value: StreamsValue) -> Message:
 
 def by_subtopology(tasks: Collection[TaskId]) -> list[tuple[str, list[int]]]:
     """Return the partitions of tasks by subtopology, sorted."""
+    # Sorted afterwards: a comparison of numbers is faster than one of tasks.
     found: dict[str, list[int]] = {}
-    for subtopology_id, partition in sorted(tasks):
+    for subtopology_id, partition in tasks:
         found.setdefault(subtopology_id, []).append(partition)
-    return list(found.items())
+    return [(subtopology_id, sorted(found[subtopology_id])) for subtopology_id in sorted(found)]
 
 
 def _encode_member(member: StreamsMember) -> Message:
@@ -102,10 +103,14 @@ def _encode_member(member: StreamsMember) -> Message:
 
 
 def _encode_epoched(tasks: Mapping[TaskId, int]) -> list[wire.CurrentTaskIds]:
-    return [
-        wire.CurrentTaskIds(each, indexes, [tasks[TaskId(each, index)] for index in indexes])
-        for each, indexes in by_subtopology(tasks)
-    ]
+    found: dict[str, list[tuple[int, int]]] = {}
+    for (subtopology_id, partition), epoch in tasks.items():
+        found.setdefault(subtopology_id, []).append((partition, epoch))
+    rows: list[wire.CurrentTaskIds] = []
+    for subtopology_id in sorted(found):
+        indexes, epochs = zip(*sorted(found[subtopology_id]), strict=True)
+        rows.append(wire.CurrentTaskIds(subtopology_id, indexes, epochs))
+    return rows
 
 
 def _encode_plain(tasks: Collection[TaskId]) -> list[wire.CurrentTaskIds]:

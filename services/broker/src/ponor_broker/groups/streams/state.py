@@ -104,11 +104,12 @@ class StreamsState:
         """Return whether another member of the member's process has a task, or has to revoke it: two members
         of a process cannot open one state directory.
         """
+        executor, copiers = self._active.get(task), self._standby.get(task)
+        if executor in {None, member_id} and copiers is None:
+            return False  # the usual case: a member may get thousands of tasks in one turn of the event loop
         process_id = self.members[member_id].process_id
-        holders = [*self._standby.get(task, ())]
-        if (executor := self._active.get(task)) is not None:
-            holders.append(executor)
-        others = (self.members.get(each) for each in holders if each != member_id)
+        holders = {*(copiers or ()), executor or member_id} - {member_id}
+        others = map(self.members.get, holders)
         return any(other is not None and other.process_id == process_id for other in others)
 
     def put(self, entry: StreamsEntry) -> StreamsEntry:
