@@ -13,8 +13,10 @@ import pytest
 from ponor_broker.groups.events import JoinRequest, MemberClaim
 from ponor_broker.groups.member import JoinProtocol
 from ponor_broker.groups.records import CommittedOffset
+from ponor_broker.groups.server_assigned_groups import WORKING_MAX
 from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.streams.configured_topology import StatusCode
+from ponor_broker.groups.streams_groups import CREATIONS_MAX
 from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.internal_topics import OFFSETS_TOPIC
@@ -159,6 +161,45 @@ async def test_a_failed_creation_is_reported_and_repeated(wire: Wire) -> None:
     await wire.world.clock.pass_ms(1_000)
     answer = await send(wire, StreamsGroupHeartbeatRequest("app", "m", answer.member_epoch, 0))
     assert answer.status == []
+
+
+async def test_the_creations_in_progress_are_bounded(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    create, opened = wire.world.create, asyncio.Event()
+
+    async def slow(*args: Any, **options: Any) -> object:
+        await opened.wait()
+        return await create(*args, **options)
+
+    monkeypatch.setattr(wire.world, "create", slow)
+    before = len(wire.world.coordinator.shards.tasks)
+    answers = [await send(wire, joining(group_id=f"app-{number}")) for number in range(60)]
+    assert {answer.error_code for answer in answers} == {ErrorCode.NONE}
+    assert len(wire.world.coordinator.shards.tasks) - before <= CREATIONS_MAX + 5  # and timers
+    opened.set()
+    await wire.world.clock.pass_ms(1_000)
+    for number, answer in enumerate(answers):
+        beat = StreamsGroupHeartbeatRequest(f"app-{number}", "m", answer.member_epoch, 0)
+        assert (await send(wire, beat)).status == []
+
+
+async def test_the_computations_in_progress_are_bounded(wire: Wire) -> None:
+    wire.world.topics["t"] = (UUID(int=1), 600)
+    wire.world.coordinator.topics_changed()
+    before = len(wire.world.coordinator.shards.tasks)
+    topology = Topology(1, [Subtopology("0", ["t"])])
+    answers = [
+        wire.send(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, joining(group_id=f"app-{number}", topology=topology))
+        for number in range(60)
+    ]
+    await asyncio.sleep(0)
+    assert len(wire.world.coordinator.shards.tasks) - before <= WORKING_MAX + 5  # and timers
+    await wire.world.clock.pass_ms(2_000)
+    for number, answer in enumerate(answers):
+        epoch = (await answer).member_epoch
+        beat = StreamsGroupHeartbeatRequest(f"app-{number}", "m", epoch, 0)
+        beat.active_tasks, beat.standby_tasks, beat.warmup_tasks = [], [], []
+        (row,) = (await send(wire, beat)).active_tasks
+        assert len(row.partitions) == 600
 
 
 async def test_a_group_is_described_and_listed(wire: Wire) -> None:

@@ -34,6 +34,9 @@ from ponor_broker.groups.settings import GroupSettings
 RETRY_MS: Final = 1_000
 """Pause before an event of a timer, or a computation, is attempted again after the log refused it."""
 
+WORKING_MAX: Final = 20
+"""Groups of one shard and type whose work is in progress. The work of the others waits without a task."""
+
 Spawn: TypeAlias = Callable[[Coroutine[None, None, None], str], "asyncio.Task[None]"]
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, bool]]
 """Does a part of a group's work; returns whether the next part may follow now."""
@@ -73,6 +76,8 @@ class ServerAssignedGroups(ABC):
         """The newest write in flight of each group."""
         self._waiting: set[asyncio.Future[ErrorCode]] = set()
         self._working: dict[Group, asyncio.Task[None]] = {}
+        self._postponed: dict[Group, ServerAssignedMembership] = {}
+        """Groups whose work waits until that of others has ended."""
 
     @abstractmethod
     def _next_work(self, group: Group) -> Work | None:
@@ -190,8 +195,12 @@ class ServerAssignedGroups(ABC):
         if group in self._working or self._parts.log.is_closed:
             return
         work = self._next_work(group)
-        if work is not None:
+        membership = group.server_assigned
+        assert membership is not None
+        if work is not None and len(self._working) < WORKING_MAX:
             self._working[group] = self._parts.spawn(self._work(group, work), "target of a group")
+        elif work is not None:
+            self._postponed[group] = membership
 
     async def _work(self, group: Group, work: Work | None) -> None:
         membership = group.membership
@@ -201,6 +210,13 @@ class ServerAssignedGroups(ABC):
                 work = self._next_work(group) if is_same else None
         finally:
             self._working.pop(group, None)
+            self._begin_postponed()
+
+    def _begin_postponed(self) -> None:
+        while self._postponed and len(self._working) < WORKING_MAX and not self._parts.log.is_closed:
+            group = next(iter(self._postponed))
+            if group.membership is self._postponed.pop(group) and group in self._table:
+                self._work_if_due(group)
 
     async def _install(
         self,
@@ -244,6 +260,7 @@ class ServerAssignedGroups(ABC):
 
     def close(self, error: ErrorCode) -> None:
         """Answer waiting requests, and stop the work."""
+        self._postponed.clear()
         for work in self._working.values():
             work.cancel()
         for waiting in list(self._waiting):

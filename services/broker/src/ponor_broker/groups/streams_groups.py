@@ -28,6 +28,8 @@ from ponor_broker.groups.streams.topology import InternalTopic
 
 CREATION_RETRY_MS: Final = 5_000
 """Pause before a topic that could not be created is attempted again."""
+CREATIONS_MAX: Final = 20
+"""Groups of one shard whose internal topics are being created. The others begin with a later heartbeat."""
 _DEFAULT_FACTOR: Final = -1
 
 _LOG = logging.getLogger(__name__)
@@ -114,7 +116,8 @@ class StreamsGroups(ServerAssignedGroups):
         membership = group.streams
         assert membership is not None
         creation = membership.creation
-        if group not in self._creating and self._clock.wall_ms() >= creation.retry_at_ms:
+        has_room = len(self._creating) < CREATIONS_MAX
+        if has_room and group not in self._creating and self._clock.wall_ms() >= creation.retry_at_ms:
             work = self._create(group, membership, answer.missing)
             self._creating[group] = self._parts.spawn(work, "internal topics of a streams group")
         names = {topic.name for topic in answer.missing}
