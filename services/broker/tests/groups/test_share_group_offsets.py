@@ -6,8 +6,9 @@ import asyncio
 from uuid import UUID
 
 import pytest
+from ponor_broker.requests.request_rows import ROWS_MAX
 from ponor_kafka.api import ApiKey
-from ponor_kafka.errors import ErrorCode
+from ponor_kafka.errors import ErrorCode, KafkaWireError
 from ponor_kafka.message import ZERO_UUID, Message
 from ponor_kafka.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -126,3 +127,10 @@ async def test_a_reset_waits_until_its_epoch_is_durable(wire: Wire) -> None:
     partition.sync()
     assert (await second).error_code == 0
     assert persister.states[key(0)].start_offset == 6
+
+
+async def test_a_request_for_too_many_partitions_is_refused(wire: Wire) -> None:
+    await wire.join("m", "t")
+    rows = [DescribeShareGroupOffsetsRequestTopic("t", list(range(ROWS_MAX)))]
+    with pytest.raises(KafkaWireError):
+        await wire.offsets(rows)

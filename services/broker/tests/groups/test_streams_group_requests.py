@@ -291,6 +291,13 @@ async def test_groups_change_their_type_only_while_they_are_empty(wire: Wire) ->
         ({"member_epoch": -2}, "InstanceId can't be null."),
         ({"member_epoch": 1}, "Topology can only be provided when (re-)joining."),
         (
+            {
+                "member_epoch": 1,
+                "active_tasks": [StreamsGroupHeartbeatRequestTaskIds("0", list(range(20_001)))],
+            },
+            "A member reports at most 20000 tasks.",
+        ),
+        (
             {"topology": Topology(0, [Subtopology("0", ["t"], source_topic_regex=["a.*"])])},
             "Regular expressions for source topics are not supported yet.",
         ),

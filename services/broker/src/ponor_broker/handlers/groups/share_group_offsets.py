@@ -41,6 +41,7 @@ from ponor_broker.groups.share_groups import Results
 from ponor_broker.handlers.offsets.end_offsets import EndOffsets, TopicPartition
 from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.bounded_gather import bounded_gather
+from ponor_broker.requests.request_rows import check_rows
 
 NOWHERE: Final = -1
 DESCRIBED_TOGETHER_MAX: Final = 64
@@ -85,6 +86,7 @@ class ShareGroupOffsetsHandlers:
         self, request: DescribeShareGroupOffsetsRequest, _: RequestContext
     ) -> DescribeShareGroupOffsetsResponse:
         """DescribeShareGroupOffsets; null as the topics of a group means all that have offsets."""
+        check_rows(sum(1 + len(topic.partitions) for group in request.groups for topic in group.topics or ()))
         groups = {group.group_id: group for group in request.groups}
         described = await bounded_gather(
             map(self._described, groups.values()), together_max=GROUPS_TOGETHER_MAX
@@ -157,6 +159,7 @@ class ShareGroupOffsetsHandlers:
         self, request: AlterShareGroupOffsetsRequest, _: RequestContext
     ) -> AlterShareGroupOffsetsResponse:
         """AlterShareGroupOffsets."""
+        check_rows(sum(1 + len(topic.partitions) for topic in request.topics))
         if not request.group_id:
             return _alter_error(ErrorCode.INVALID_GROUP_ID)
         states: dict[bytes, TopicStates] = {}
@@ -196,6 +199,7 @@ class ShareGroupOffsetsHandlers:
         self, request: DeleteShareGroupOffsetsRequest, _: RequestContext
     ) -> DeleteShareGroupOffsetsResponse:
         """DeleteShareGroupOffsets."""
+        check_rows(len(request.topics))
         if not request.group_id:
             return _delete_error(ErrorCode.INVALID_GROUP_ID)
         shares = await self._coordinator.share_groups(request.group_id)

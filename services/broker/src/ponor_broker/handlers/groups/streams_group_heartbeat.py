@@ -26,6 +26,7 @@ from ponor_broker.coordination.record_format import fits_record
 from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.outcome import HeartbeatRefusedError
 from ponor_broker.groups.streams.assignment import JOINING_EPOCH, TaskId, Tasks
+from ponor_broker.groups.streams.configured_topology import TASKS_MAX
 from ponor_broker.groups.streams.events import EndpointPartitions, StreamsAnswer, StreamsHeartbeat
 from ponor_broker.groups.streams.member import Endpoint
 from ponor_broker.groups.streams.record_codec import by_subtopology
@@ -34,6 +35,8 @@ from ponor_broker.requests.api_handler import RequestContext
 
 NO_TIMEOUT: Final = -1
 STATIC_LEAVING_EPOCH: Final = -2
+REPORTED_TASKS_MAX: Final = 2 * TASKS_MAX
+"""A task may become active while it is still reported as standby."""
 _ALL_TASKS: Final = "If one task-type is non-null, all must be non-null."
 
 
@@ -131,6 +134,8 @@ def _check(request: StreamsGroupHeartbeatRequest) -> None:
     kinds = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
     if any(kind is None for kind in kinds) and any(kind is not None for kind in kinds):
         raise _invalid(_ALL_TASKS)
+    if sum(len(row.partitions) for kind in kinds if kind is not None for row in kind) > REPORTED_TASKS_MAX:
+        raise _invalid(f"A member reports at most {REPORTED_TASKS_MAX} tasks.")
     if epoch != JOINING_EPOCH and request.topology is not None:
         raise _invalid("Topology can only be provided when (re-)joining.")
 
