@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 from ponor_broker.coordination.share_persister import DeliveryState, SharePartitionKey, ShareState
+from ponor_broker.handlers.share.share_fetch import ROWS_PER_STEP
+from ponor_broker.handlers.share.share_reading import PARTITIONS_PER_TURN
 from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.share_partitions.acknowledgement import PART_OFFSETS_MAX
 from ponor_broker.share_partitions.share_partition import WRITTEN_RUNS_MAX
@@ -16,6 +18,7 @@ from ponor_kafka.messages.share_acknowledge import (
     AcknowledgeTopic,
     ShareAcknowledgeRequest,
 )
+from ponor_kafka.messages.share_fetch import FetchPartition, FetchTopic, ShareFetchRequest
 from s3stream.records import StreamRecord
 
 from services.broker.tests.fetch_rig import OTHER_NODE, base_offsets
@@ -342,6 +345,33 @@ async def test_acknowledgements_for_many_partitions_take_several_turns() -> None
         assert took > 80
         codes = {row.error_code for topic in waiting.result().responses for row in topic.partitions}
         assert codes == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+async def test_a_session_of_many_unknown_partitions_is_answered_in_turns_and_bounded() -> None:
+    async with ShareRig() as rig:
+        member = Member(rig, "m")
+
+        async def turns_of(first: int, end: int) -> tuple[int, int]:
+            """Add partitions to the session; return the error and the number of turns."""
+            rows = [FetchPartition(index) for index in range(first, end)]
+            request = ShareFetchRequest("g", member.name, member.epoch, max_records=1, max_bytes=1)
+            request.topics = [FetchTopic(b"x" * 16, rows)]
+            member.epoch += 1
+            context = RequestContext(2, "c", member.connection)
+            waiting = asyncio.ensure_future(rig.fetcher.handle(request, context))
+            took = 0
+            while not waiting.done():
+                await turns(1)
+                took += 1
+            return waiting.result().error_code, took
+
+        code, took = await turns_of(0, 10_000)
+        assert code == 0
+        assert took > 10_000 / PARTITIONS_PER_TURN + 10_000 / ROWS_PER_STEP
+        assert await turns_of(10_000, 10_001) == (ErrorCode.INVALID_REQUEST, 1)
+        assert len(rig.delivery.sessions) == 0
+        member.epoch = 0
+        assert await turns_of(0, 10_001) == (ErrorCode.INVALID_REQUEST, 1)
 
 
 async def test_more_acknowledgements_than_a_partition_has_records_are_refused() -> None:

@@ -19,6 +19,8 @@ FINAL_EPOCH: Final = -1
 EPOCH_MAX: Final = (1 << 31) - 1
 SESSION_PARTITIONS_MAX: Final = 1_000_000
 """Partitions of all sessions of a broker."""
+PARTITIONS_PER_SESSION_MAX: Final = 10_000
+"""Partitions of one session, and of one request. Each costs the broker work with every fetch."""
 
 
 class ShareSessionError(Exception):
@@ -27,6 +29,19 @@ class ShareSessionError(Exception):
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+def check_partitions(count: int) -> None:
+    """Check how many partitions a request or a session has.
+
+    Raises:
+        ShareSessionError: INVALID_REQUEST.
+    """
+    if count > PARTITIONS_PER_SESSION_MAX:
+        raise ShareSessionError(
+            ErrorCode.INVALID_REQUEST,
+            f"{count} partitions are too many; name at most {PARTITIONS_PER_SESSION_MAX} of a broker",
+        )
 
 
 class ShareSessionKey(NamedTuple):
@@ -138,6 +153,11 @@ class ShareSessions:
         for partition in forgotten:
             session.partitions.pop(partition, None)
         self._partitions += len(session.partitions)
+        try:
+            check_partitions(len(session.partitions))
+        except ShareSessionError:
+            self.end(session)
+            raise
         if self._partitions > SESSION_PARTITIONS_MAX:
             self.end(session)
             self._refused.add()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.share_acknowledge import (
@@ -14,20 +15,24 @@ from ponor_kafka.messages.share_acknowledge import (
     ShareAcknowledgeResponse,
     ShareAcknowledgeTopicResponse,
 )
+from ponor_runtime.turns import Steps, in_turns
 
 from ponor_broker.handlers.share.acknowledging import Acknowledging, Outcome, check_size, member_of
 from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.topics.announcements import HINTED
 from ponor_broker.requests.api_handler import RequestContext
-from ponor_broker.requests.request_rows import check_rows
 from ponor_broker.share_partitions.sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     ShareSessionError,
     ShareSessionKey,
     ShareSessions,
+    check_partitions,
 )
 from ponor_broker.share_partitions.settings import ShareRules
+
+ROWS_PER_STEP: Final = 500
+"""Partitions that are added to an answer in one turn of the event loop."""
 
 
 class ShareAcknowledgeHandler:
@@ -40,11 +45,13 @@ class ShareAcknowledgeHandler:
 
     async def handle(self, request: ShareAcknowledgeRequest, _: RequestContext) -> ShareAcknowledgeResponse:
         """Apply acknowledgements, and end the session if the request says so."""
-        rows = {
-            (topic.topic_id, row.partition_index): row for topic in request.topics for row in topic.partitions
-        }
-        check_rows(len(rows))
         try:
+            check_partitions(sum(len(topic.partitions) for topic in request.topics))
+            rows = {
+                (topic.topic_id, row.partition_index): row
+                for topic in request.topics
+                for row in topic.partitions
+            }
             member = member_of(request.group_id, request.member_id)
             check_size({key: row.acknowledgement_batches for key, row in rows.items()})
             self._check_session(member, request.share_session_epoch)
@@ -54,7 +61,7 @@ class ShareAcknowledgeHandler:
         outcomes = await self._acknowledge(member, rows, request)
         if request.share_session_epoch == FINAL_EPOCH:
             self._end(member)
-        return _response(outcomes, rules.delivery.lock_ms)
+        return await in_turns(_response(outcomes, rules.delivery.lock_ms))
 
     def _check_session(self, member: ShareSessionKey, epoch: int) -> None:
         if epoch == INITIAL_EPOCH:
@@ -88,10 +95,10 @@ class ShareAcknowledgeHandler:
             return  # the connection ended meanwhile, and the session with it
 
 
-def _response(outcomes: Mapping[PartitionKey, Outcome], lock_ms: int) -> ShareAcknowledgeResponse:
+def _response(outcomes: Mapping[PartitionKey, Outcome], lock_ms: int) -> Steps[ShareAcknowledgeResponse]:
     topics: dict[bytes, list[PartitionData]] = {}
     endpoints: dict[int, NodeEndpoint] = {}
-    for (topic_id, index), (code, message, hint) in outcomes.items():
+    for number, ((topic_id, index), (code, message, hint)) in enumerate(outcomes.items(), 1):
         row = PartitionData(index, error_code=code, error_message=message)
         if hint is not None:
             row.current_leader = LeaderIdAndEpoch(hint.leader_id, hint.leader_epoch)
@@ -100,6 +107,8 @@ def _response(outcomes: Mapping[PartitionKey, Outcome], lock_ms: int) -> ShareAc
         elif code in HINTED:
             row.current_leader = LeaderIdAndEpoch(-1, -1)
         topics.setdefault(topic_id, []).append(row)
+        if number % ROWS_PER_STEP == 0:
+            yield
     return ShareAcknowledgeResponse(
         acquisition_lock_timeout_ms=lock_ms,
         responses=[ShareAcknowledgeTopicResponse(topic_id, rows) for topic_id, rows in topics.items()],

@@ -18,13 +18,13 @@ from ponor_kafka.messages.share_fetch import (
     ShareFetchRequest,
     ShareFetchResponse,
 )
+from ponor_runtime.turns import Steps, in_turns
 
 from ponor_broker.handlers.share.acknowledging import Acknowledging, Outcome, check_size, member_of
 from ponor_broker.handlers.share.share_reading import Delivered, Delivery, ShareReader, Wanted
 from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.topics.announcements import HINTED
 from ponor_broker.requests.api_handler import RequestContext
-from ponor_broker.requests.request_rows import check_rows
 from ponor_broker.share_partitions.sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -32,6 +32,7 @@ from ponor_broker.share_partitions.sessions import (
     ShareSessionError,
     ShareSessionKey,
     ShareSessions,
+    check_partitions,
 )
 from ponor_broker.share_partitions.settings import GroupRules, ShareRules
 from ponor_broker.share_partitions.share_partition import AcquireLimits
@@ -39,6 +40,8 @@ from ponor_broker.share_partitions.share_partition import AcquireLimits
 RECORD_LIMIT: Final = 1
 """Acquire mode of KIP-1206: `max_records` is exact."""
 NO_LEADER: Final = -1
+ROWS_PER_STEP: Final = 500
+"""Partitions that are added to an answer in one turn of the event loop."""
 ACKNOWLEDGEMENT_BYTES: Final = 64
 """Memory of a batch or a type of the acknowledgements, which a waiting request keeps."""
 
@@ -65,14 +68,15 @@ class ShareFetchHandler:
 
     async def handle(self, request: ShareFetchRequest, context: RequestContext) -> ShareFetchResponse:
         """Begin, continue or end the session; acknowledge; then acquire records, maybe after a wait."""
-        named = {
-            (topic.topic_id, row.partition_index): row.acknowledgement_batches
-            for topic in request.topics
-            for row in topic.partitions
-        }
-        check_rows(len(named) + sum(len(topic.partitions) for topic in request.forgotten_topics_data))
-        acknowledged = {key: batches for key, batches in named.items() if batches}
         try:
+            check_partitions(sum(len(topic.partitions) for topic in request.topics))
+            check_partitions(sum(len(topic.partitions) for topic in request.forgotten_topics_data))
+            named = {
+                (topic.topic_id, row.partition_index): row.acknowledgement_batches
+                for topic in request.topics
+                for row in topic.partitions
+            }
+            acknowledged = {key: batches for key, batches in named.items() if batches}
             member = member_of(request.group_id, request.member_id)
             size = check_size(acknowledged)
             _check_renewal(request)
@@ -94,7 +98,7 @@ class ShareFetchHandler:
         )
         if is_final:
             self._sessions.end(session)
-        return self._response(outcomes, delivery, rules.delivery.lock_ms)
+        return await in_turns(self._response(outcomes, delivery, rules.delivery.lock_ms))
 
     def _session(
         self,
@@ -150,23 +154,27 @@ class ShareFetchHandler:
 
     def _response(
         self, outcomes: Mapping[PartitionKey, Outcome], delivery: Delivery | None, lock_ms: int
-    ) -> ShareFetchResponse:
+    ) -> Steps[ShareFetchResponse]:
         rows: dict[PartitionKey, PartitionData] = {}
         endpoints: dict[int, NodeEndpoint] = {}
         if delivery is not None:
-            for one in delivery.rows:
+            for number, one in enumerate(delivery.rows, 1):
                 topic_id = one.part.topic
                 assert isinstance(topic_id, bytes)
                 rows[topic_id, one.part.index] = _delivered(one)
+                if number % ROWS_PER_STEP == 0:
+                    yield
             for node_id, host, port in self._reader.endpoints(delivery.found):
                 endpoints[node_id] = NodeEndpoint(node_id, host, port)
-        for key, (code, message, hint) in outcomes.items():
+        for number, (key, (code, message, hint)) in enumerate(outcomes.items(), 1):
             row = rows.setdefault(key, PartitionData(key[1], records=b""))
             row.acknowledge_error_code, row.acknowledge_error_message = code, message
             if hint is not None:
                 row.current_leader = LeaderIdAndEpoch(hint.leader_id, hint.leader_epoch)
                 if hint.endpoint is not None:
                     endpoints[hint.leader_id] = NodeEndpoint(*hint.endpoint)
+            if number % ROWS_PER_STEP == 0:
+                yield
         topics: dict[bytes, list[PartitionData]] = {}
         for (topic_id, _), row in rows.items():
             topics.setdefault(topic_id, []).append(row)
