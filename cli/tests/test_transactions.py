@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ponor_cli.clients import open_transactions, transactions
+from ponor_cli.clients import coordinators, open_transactions
 from ponor_cli.clients.open_transactions import abort_hanging, find_open
 from ponor_cli.clients.transactions import Filters, State, describe_id, list_ids, terminate
 from ponor_cli.errors import CommandError
@@ -128,7 +128,7 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(transactions, "RETRY_S", 0.0)
+    monkeypatch.setattr(coordinators, "RETRY_S", 0.0)
     return World()
 
 
@@ -190,7 +190,7 @@ def test_terminate_fences_no_producer_without_need(world: World, state: State, r
 
 
 def test_terminate_reports_an_abort_that_does_not_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "WAIT_S_MAX", -1.0)
+    monkeypatch.setattr(coordinators, "WAIT_S_MAX", -1.0)
     world.ids = {"a": (State.ONGOING, [0])}
     world.errors["InitProducerId"] = [ErrorCode.CONCURRENT_TRANSACTIONS]
     with pytest.raises(CommandError, match="`ponor transaction describe a` shows the partitions"):

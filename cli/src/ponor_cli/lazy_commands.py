@@ -21,6 +21,7 @@ OWN: Final[Mapping[str, str]] = {
     "node": "ponor_cli.commands.node:node_app",
     "topic": "ponor_cli.commands.topic:topic_app",
     "partition": "ponor_cli.commands.partition:partition_app",
+    "group": "ponor_cli.commands.group:group_app",
     "transaction": "ponor_cli.commands.transaction:transaction_app",
     "object": "ponor_cli.commands.object:object_app",
     "broker": "ponor_cli.commands.broker:broker_app",

@@ -25,7 +25,8 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        numeric = bool(rows) and all(type(row.get(column)) is int for row in rows)
+        present = [row[column] for row in rows if row.get(column) is not None]
+        numeric = bool(present) and all(type(each) is int for each in present)
         table.add_column(
             column.upper().replace("_", " "), justify="right" if numeric else "left", overflow="fold"
         )

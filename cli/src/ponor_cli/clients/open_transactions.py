@@ -23,10 +23,10 @@ from ponor_kafka.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 
+from ponor_cli.clients.coordinators import Brokers
 from ponor_cli.clients.kafka_client import error_name
 from ponor_cli.clients.reassignments import places_of
 from ponor_cli.clients.transactions import (
-    Brokers,
     DescribedId,
     Filters,
     describe_all,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import enum
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.internal_topics import TRANSACTIONS_TOPIC
@@ -15,27 +14,14 @@ from ponor_kafka.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
 )
-from ponor_kafka.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ponor_kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ponor_kafka.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
-from ponor_cli.clients.kafka_client import KafkaClient, error_name
+from ponor_cli.clients.coordinators import TRANSACTION_KEY, WAIT_S_MAX, Brokers, coordinator_of, repeated
+from ponor_cli.clients.kafka_client import error_name
 from ponor_cli.errors import CommandError
 
-R = TypeVar("R")
-WAIT_S_MAX: Final = 60.0
-RETRY_S: Final = 0.1
-TRANSACTION_KEY: Final = 1
-"""Key type of FindCoordinator."""
 ANY_DURATION: Final = -1
-_RETRIED: Final = frozenset(
-    {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
 
 
 class State(enum.StrEnum):
@@ -50,17 +36,6 @@ class State(enum.StrEnum):
 
 
 OPEN_STATES: Final = frozenset({State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT})
-
-
-class Brokers(Protocol):
-    """The part of `BrokerConnections` that is used here."""
-
-    @property
-    def any(self) -> KafkaClient: ...
-    @property
-    def node_ids(self) -> list[int]: ...
-    def refresh(self) -> None: ...
-    def of(self, node_id: int) -> KafkaClient: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +94,7 @@ def list_ids(brokers: Brokers, filters: Filters) -> list[ListedId]:
     found: list[ListedId] = []
     for node_id in brokers.node_ids:
         call = partial(brokers.of(node_id).call, request, ListTransactionsResponse)
-        response = _repeated(call, lambda response: response.error_code)
+        response = repeated(call, lambda response: response.error_code)
         if response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION:
             raise CommandError(f"--id-pattern {filters.pattern}: not a valid RE2 regular expression")
         if response.error_code != ErrorCode.NONE:
@@ -146,10 +121,10 @@ def describe_id(brokers: Brokers, transactional_id: str) -> DescribedId:
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
 
     def ask() -> tuple[int, DescribeTransactionsResponse]:
-        node_id = _coordinator(brokers, transactional_id)
+        node_id = coordinator_of(brokers, TRANSACTION_KEY, transactional_id)
         return node_id, brokers.of(node_id).call(request, DescribeTransactionsResponse)
 
-    node_id, response = _repeated(ask, lambda pair: pair[1].transaction_states[0].error_code)
+    node_id, response = repeated(ask, lambda pair: pair[1].transaction_states[0].error_code)
     row = response.transaction_states[0]
     if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
         raise _absent(transactional_id)
@@ -191,8 +166,10 @@ def terminate(brokers: Brokers, transactional_id: str) -> DescribedId:
         producer_id=-1,
         producer_epoch=-1,
     )
-    response = _repeated(
-        lambda: brokers.of(_coordinator(brokers, transactional_id)).call(request, InitProducerIdResponse),
+    response = repeated(
+        lambda: brokers.of(coordinator_of(brokers, TRANSACTION_KEY, transactional_id)).call(
+            request, InitProducerIdResponse
+        ),
         lambda response: response.error_code,
     )
     if response.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:
@@ -218,34 +195,6 @@ def describe_all(brokers: Brokers, ids: Collection[str]) -> list[DescribedId]:
 
 class AbsentIdError(CommandError):
     """There is no such transactional id."""
-
-
-def _coordinator(brokers: Brokers, transactional_id: str) -> int:
-    """Return the node id of an id's coordinator.
-
-    Raises:
-        CommandError: no broker names a coordinator within `WAIT_S_MAX`.
-    """
-    request = FindCoordinatorRequest(key_type=TRANSACTION_KEY, coordinator_keys=[transactional_id])
-    row = _repeated(
-        lambda: brokers.any.call(request, FindCoordinatorResponse).coordinators[0],
-        lambda row: row.error_code,
-    )
-    if row.error_code != ErrorCode.NONE:
-        raise _refused(transactional_id, row.error_code)
-    if row.node_id not in brokers.node_ids:
-        brokers.refresh()
-    return row.node_id
-
-
-def _repeated(call: Callable[[], R], code_of: Callable[[R], int]) -> R:
-    """Repeat a call that returns a transient error, for at most `WAIT_S_MAX`. Returns the last answer."""
-    deadline = time.monotonic() + WAIT_S_MAX
-    while True:
-        answer = call()
-        if code_of(answer) not in _RETRIED or time.monotonic() > deadline:
-            return answer
-        time.sleep(RETRY_S)
 
 
 def _absent(transactional_id: str) -> CommandError:
