@@ -55,6 +55,7 @@ STATES: Final = {
     "broker: cleaner_records_removed": 11,
 }
 MEMBERS: Final = OptionalClients(transactions=False, group=True)
+SHARE_MEMBERS: Final = OptionalClients(transactions=False, share_group=True)
 EFFECTS: Final = {"processes ended by a fault": 6, "files that lost bytes in a power loss": 1}
 CHECKED: Final = (1, 3, 4, 6, 10, *range(12, 39))
 """Invariants that the recorded seeds check, without those of transactions."""
@@ -153,6 +154,28 @@ def test_the_swarm_has_members_of_groups() -> None:
         lambda results: missing(results, states, range(56, 62)),
         (run(seed, MEMBERS) for seed in (19, 31, 34)),
         further(MEMBERS, fits=lambda plan: plan.group.clients),
+    )
+
+
+@pytest.mark.timeout(1_800)
+def test_the_swarm_has_members_of_share_groups() -> None:
+    states = {
+        "runs with members of a share group": 2,
+        "share groups: joins": 5,
+        "share groups: records acquired": 101,
+        "share groups: records: accept": 51,
+        "share groups: records: release": 6,
+        "share groups: records: reject": 2,
+        "share groups: records: renew": 2,
+        "share groups: acknowledgements refused": 1,
+        "share groups: members that disappeared": 1,
+        "share groups: silent members": 1,
+        "share groups: sessions that the broker had ended": 1,
+    }
+    check_reached(
+        lambda results: missing(results, states, range(62, 66)),
+        (run(seed, SHARE_MEMBERS) for seed in (8, 28, 54)),
+        further(SHARE_MEMBERS, fits=lambda plan: plan.share_group.clients),
     )
 
 

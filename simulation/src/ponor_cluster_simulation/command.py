@@ -24,7 +24,7 @@ Examples:
   ponor simulate --seed 17                 the same seed, the same trace
   ponor simulate --seed 17 --faults '3,7'  only these of its faults
   ponor simulate --seeds 200 --workers 2   seeds 0 to 199
-  ponor simulate --seed 17 --groups        with the members of a consumer group, if the seed draws them
+  ponor simulate --seed 17 --groups        with the members of its groups, if the seed draws them
 """
 
 simulate_app = typer.Typer(name="simulate", add_completion=False, pretty_exceptions_enable=False)
@@ -41,14 +41,14 @@ def simulate(
     first: Annotated[int, typer.Option(min=0, help="First seed; not with --seed.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2,
     groups: Annotated[
-        bool, typer.Option(help="Add the members of a consumer group to 40 % of the seeds.")
+        bool, typer.Option(help="Add members of a consumer and of a share group, to 40 % of the seeds each.")
     ] = False,
     log: Annotated[bool, typer.Option(help="Show the services' logs.")] = False,
 ) -> None:
     """Run seeds and print a report; see HELP."""
     if not log:
         silence()
-    clients = OptionalClients(group=groups)
+    clients = OptionalClients(group=groups, share_group=groups)
     if seed is not None:
         only = None if faults is None else [int(number) for number in faults.split(",") if number.strip()]
         results = [run_seed(seed, only=only, small=only is None, clients=clients)]

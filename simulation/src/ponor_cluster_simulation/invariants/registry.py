@@ -219,6 +219,26 @@ INVARIANTS: Final = (
         "a member whose heartbeats are answered stays in the group, with the epoch of the newest answer",
         "histories",
     ),
+    Invariant(
+        62,
+        "a record has at most one holder in a share group, and only the holder acknowledges it",
+        "histories",
+    ),
+    Invariant(
+        63, "a record that is accepted or rejected is not delivered or acknowledged again", "histories"
+    ),
+    Invariant(
+        64,
+        "the delivery count of a record rises with each delivery, is not lost with its leader, and stays"
+        " within the limit",
+        "histories",
+    ),
+    Invariant(
+        65,
+        "after the faults each record of a share group is accepted, rejected, or was delivered up to the"
+        " limit",
+        "histories, judgement",
+    ),
 )
 
 

@@ -53,6 +53,7 @@ def count_effects(world: RunWorld) -> None:
     _count_compaction(world)
     _count_transactions(world)
     _count_group(world)
+    _count_share_group(world)
     for kind, count in world.ledger.steps_taken.items():
         states[f"protocol steps: {kind}"] += count
     states["moves requested"] += sum(each.asked for each in clients.movers)
@@ -88,6 +89,14 @@ def _count_group(world: RunWorld) -> None:
     states["groups: offsets fetched"] += len(shared.history.seen_offsets)
     for name, count in shared.states.items():
         states[f"groups: {name}"] += count
+
+
+def _count_share_group(world: RunWorld) -> None:
+    states, shared = world.cluster.coverage.states, world.clients.share_group
+    states["runs with members of a share group"] += bool(world.plan.share_group.clients)
+    states["share groups: records acquired"] += len(shared.history.acquisitions)
+    for name, count in shared.states.items():
+        states[f"share groups: {name}"] += count
 
 
 def _count_compaction(world: RunWorld) -> None:

@@ -1,4 +1,4 @@
-"""The part of a plan that concerns a consumer group with members: clients, settings, additional faults."""
+"""The part of a plan that concerns groups with members: clients, settings, additional faults."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ponor_broker.settings import BrokerSettings
+from s3stream.settings import KIB
 
 from ponor_cluster_simulation.faults.fault import FaultKind
 from ponor_cluster_simulation.faults.swarm import Machines, Schedule
@@ -40,7 +41,32 @@ class GroupPlan:
         return tuple(f"member-{number}" for number in range(len(self.members)))
 
 
+@dataclass(frozen=True, slots=True)
+class SharePlan:
+    """The share group of a run.
+
+    Attributes:
+        members: number of members.
+        deliveries_max: delivery count at which a record is archived.
+        lock_ms: duration of an acquisition lock.
+        updates_per_snapshot: records of a share partition's state before the next snapshot.
+        rewrite_log_bytes_min: length of the state's log from which it is rewritten.
+    """
+
+    members: int = 0
+    deliveries_max: int = 2
+    lock_ms: int = 1_500
+    updates_per_snapshot: int = 0
+    rewrite_log_bytes_min: int = KIB
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Process names of the members."""
+        return tuple(f"share-member-{number}" for number in range(self.members))
+
+
 NO_GROUP: Final = GroupPlan()
+NO_SHARE_GROUP: Final = SharePlan()
 
 
 def draw_group(seed: int) -> GroupPlan:
@@ -52,10 +78,26 @@ def draw_group(seed: int) -> GroupPlan:
     return GroupPlan(members, chance.choice(CLASSIC_SHARES))
 
 
-def with_group_faults(seed: int, schedule: Schedule, machines: Machines, plan: GroupPlan) -> Schedule:
+def draw_share_group(seed: int) -> SharePlan:
+    """Draw the share group of a seed."""
+    chance = random.Random(f"share group {seed}")
+    if chance.random() >= SHARE:
+        return NO_SHARE_GROUP
+    return SharePlan(
+        members=chance.randint(2, 4),
+        deliveries_max=chance.choice((2, 3, 5, 10)),
+        lock_ms=chance.choice((1_000, 1_500, 3_000)),
+        updates_per_snapshot=chance.choice((0, 3, 10, 500)),
+        rewrite_log_bytes_min=chance.choice((1, 4, 256)) * KIB,
+    )
+
+
+def with_group_faults(
+    seed: int, schedule: Schedule, machines: Machines, clients: tuple[str, ...], what: str = "members"
+) -> Schedule:
     """Add faults of the links between brokers and members."""
-    links = Machines((), machines.brokers, (), plan.clients, has_bucket=False)
-    chance = random.Random(f"links of members {seed}")
+    links = Machines((), machines.brokers, (), clients, has_bucket=False)
+    chance = random.Random(f"links of {what} {seed}")
     kind = chance.choice(LINK_FAULTS)
     return schedule.with_more(chance, kind, links, chance.randint(0, LINK_FAULTS_MAX))
 
@@ -70,5 +112,30 @@ def with_short_sessions(settings: BrokerSettings) -> BrokerSettings:
             group_min_session_timeout_ms=SESSION_TIMEOUT_MS,
             group_consumer_session_timeout_ms=SESSION_TIMEOUT_MS,
             group_consumer_assignment_interval_ms=200,
+        ),
+    )
+
+
+def with_share_settings(settings: BrokerSettings, plan: SharePlan, state_partitions: int) -> BrokerSettings:
+    """Return settings with which locks end, and logs of states are rewritten, within seconds."""
+    return replace(
+        settings,
+        groups=replace(
+            settings.groups,
+            group_share_session_timeout_ms=SESSION_TIMEOUT_MS,
+            group_share_assignment_interval_ms=200,
+        ),
+        share=replace(
+            settings.share,
+            group_share_record_lock_duration_ms=plan.lock_ms,
+            group_share_delivery_count_limit=plan.deliveries_max,
+            group_share_partition_max_record_locks=100,
+        ),
+        share_state=replace(
+            settings.share_state,
+            share_state_topic_partitions=state_partitions,
+            share_state_updates_per_snapshot=plan.updates_per_snapshot,
+            share_state_rewrite_log_bytes_min=plan.rewrite_log_bytes_min,
+            share_state_rewrite_ratio=2,
         ),
     )

@@ -32,6 +32,7 @@ from ponor_cluster_simulation.invariants.quiescence import abandoned_objects, un
 from ponor_cluster_simulation.invariants.registry import LIVENESS
 from ponor_cluster_simulation.run.group_judgement import GroupJudgement
 from ponor_cluster_simulation.run.run_world import RunWorld
+from ponor_cluster_simulation.run.share_judgement import ShareJudgement
 from ponor_cluster_simulation.run.transaction_judgement import TransactionJudgement
 from ponor_cluster_simulation.workload.cold_reader import ColdReader
 from ponor_cluster_simulation.workload.keyed import KeyedWriter
@@ -58,6 +59,7 @@ class Judgement:
         self._checks = world.checks
         self._transactions = TransactionJudgement(world)
         self._group = GroupJudgement(world)
+        self._share = ShareJudgement(world)
 
     async def judge(self) -> None:
         """Run all checks.
@@ -69,6 +71,7 @@ class Judgement:
         ends = await self._check_log_is_complete("reader")
         await self._transactions.check()
         await self._group.check(ends)
+        await self._share.check(ends)
         self._check_linearizable()
         await self._check_settled()
         await self._check_zombies()
@@ -342,6 +345,7 @@ class Judgement:
         await self._check_log_is_complete("reader-after-zombies")
         await self._transactions.check_unchanged("after-zombies")
         await self._group.check_unchanged("after-zombies")
+        await self._share.check_unchanged("after-zombies")
         await self._check_settled()
 
     async def _check_after_power_cut(self) -> None:
@@ -355,6 +359,7 @@ class Judgement:
         await self._check_log_is_complete("reader-after-power-cut")
         await self._transactions.check_unchanged("after-power-cut")
         await self._group.check_unchanged("after-power-cut")
+        await self._share.check_unchanged("after-power-cut")
         self._world.supervisor.check()
 
 

@@ -31,9 +31,13 @@ from ponor_cluster_simulation.faults.swarm import Machines, Schedule, draw_sched
 from ponor_cluster_simulation.run.compaction_plan import CompactionPlan, draw_compaction
 from ponor_cluster_simulation.run.group_plan import (
     NO_GROUP,
+    NO_SHARE_GROUP,
     GroupPlan,
+    SharePlan,
     draw_group,
+    draw_share_group,
     with_group_faults,
+    with_share_settings,
     with_short_sessions,
 )
 from ponor_cluster_simulation.run.transaction_plan import (
@@ -82,10 +86,12 @@ class OptionalClients:
     Attributes:
         transactions: clients of transactions, in a share of the seeds.
         group: members of a consumer group, in a share of the seeds.
+        share_group: members of a share group, in a share of the seeds.
     """
 
     transactions: bool = True
     group: bool = False
+    share_group: bool = False
 
 
 DEFAULT_CLIENTS: Final = OptionalClients()
@@ -132,6 +138,7 @@ class RunPlan:
     schedule: Schedule
     transactions: TransactionPlan = NO_TRANSACTIONS
     group: GroupPlan = NO_GROUP
+    share_group: SharePlan = NO_SHARE_GROUP
 
     def only(self, numbers: Sequence[int]) -> RunPlan:
         """The same plan with some of its faults."""
@@ -155,8 +162,19 @@ def draw_plan(seed: int, clients: OptionalClients = DEFAULT_CLIENTS) -> RunPlan:
         plan = replace(
             plan,
             settings=replace(plan.settings, broker=with_short_sessions(plan.settings.broker)),
-            schedule=with_group_faults(seed, plan.schedule, machines, group),
+            schedule=with_group_faults(seed, plan.schedule, machines, group.clients),
             group=group,
+        )
+    share_group = draw_share_group(seed) if clients.share_group else NO_SHARE_GROUP
+    if share_group.clients:
+        broker = with_share_settings(plan.settings.broker, share_group, COORDINATOR_PARTITIONS)
+        plan = replace(
+            plan,
+            settings=replace(plan.settings, broker=broker),
+            schedule=with_group_faults(
+                seed, plan.schedule, machines, share_group.clients, "members of a share group"
+            ),
+            share_group=share_group,
         )
     return plan
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final, Protocol
 
-from ponor_kafka.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from ponor_kafka.internal_topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from ponor_runtime.identity import compose_node_id
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.simulation import Simulation
 
 from ponor_cluster_simulation.cluster.sim_cluster import ORDINAL, SimCluster
+from ponor_cluster_simulation.histories.share_groups import ShareHistory
 from ponor_cluster_simulation.invariants.registry import Checks
 from ponor_cluster_simulation.run.plan import COORDINATOR_PARTITIONS, RunPlan
 from ponor_cluster_simulation.run.transaction_clients import TransactionClients
@@ -29,7 +30,9 @@ from ponor_cluster_simulation.workload.keyed import KeyedHistory, KeyedReader, K
 from ponor_cluster_simulation.workload.mover import Mover
 from ponor_cluster_simulation.workload.producer import Producer
 from ponor_cluster_simulation.workload.repeater import Repeater
-from ponor_cluster_simulation.workload.shared_group import SharedGroup
+from ponor_cluster_simulation.workload.share_member import ShareMember
+from ponor_cluster_simulation.workload.share_sessions import SharedShareGroup
+from ponor_cluster_simulation.workload.shared_group import FASTEST_CLOCK, STALE_S, SharedGroup
 from ponor_cluster_simulation.workload.shared_transactions import TOPIC as TRANSACTIONAL
 from ponor_cluster_simulation.workload.stale_commits import SharedStreams, StaleCommitter
 from ponor_cluster_simulation.workload.wrong_compactions import WrongCompactor
@@ -115,6 +118,8 @@ class RunClients:
             GroupMember(name, self.group, is_static=is_static)
             for name, is_static in zip(plan.group.clients, plan.group.members, strict=True)
         ]
+        self.share_group = self._make_share_group()
+        self.share_members = [ShareMember(name, self.share_group) for name in plan.share_group.clients]
         self.transactions = TransactionClients(
             plan.transactions, self._checks, bootstrap=cluster.kafka_addresses, pause_s_max=plan.pause_s_max
         )
@@ -145,7 +150,7 @@ class RunClients:
         for number, committer in enumerate(self.committers):
             self._simulation.process(f"group-{number}", committer.run).start()
         self._start(self.producers, self.consumers, self.repeaters)
-        self._start(self.transactions.producers, self.transactions.readers, self.members)
+        self._start(self.transactions.producers, self.transactions.readers, self.members, self.share_members)
 
     def start_others(self) -> None:
         """Start the other clients. Call it after the first acknowledgement, so that brokers and not stale
@@ -163,7 +168,8 @@ class RunClients:
         """Stop all clients except consumers, keyed readers, broker readers and members, which read to the
         end.
         """
-        self.admin.stop = self.shared_streams.stop = self.group.is_calm = True
+        self.admin.stop = self.shared_streams.stop = True
+        self.group.is_calm = self.share_group.is_calm = True
         self.transactions.stop()
         groups: tuple[Sequence[_Stoppable], ...] = (
             self.producers,
@@ -181,6 +187,19 @@ class RunClients:
     def _start(self, *groups: Sequence[_Client]) -> None:
         for client in chain.from_iterable(groups):
             self._simulation.process(client.name, client.run).start()
+
+    def _make_share_group(self) -> SharedShareGroup:
+        plan = self._plan.share_group
+        return SharedShareGroup(
+            "workers-of-orders",
+            TOPIC,
+            self._plan.partitions,
+            self._cluster.kafka_addresses,
+            pause_s_max=MEMBER_PAUSE_S_MAX,
+            history=ShareHistory(plan.deliveries_max, plan.lock_ms / 1000 / FASTEST_CLOCK, STALE_S),
+            records=self.history,
+            now_s=self._simulation.loop.time,
+        )
 
     def _make_producers(self) -> list[Producer]:
         return [
@@ -204,6 +223,8 @@ class RunClients:
         if self._plan.transactions.clients:
             topics[TRANSACTIONAL] = self._plan.transactions.partitions
             topics[TRANSACTIONS_TOPIC] = STATE_PARTITIONS
+        if self._plan.share_group.clients:
+            topics[SHARE_STATE_TOPIC] = COORDINATOR_PARTITIONS
         cluster = self._cluster
         nodes = [cluster.node_of(name) for name in cluster.brokers]
         pause_s_max = self._plan.mover_pause_s_max

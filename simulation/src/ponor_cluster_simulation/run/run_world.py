@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from ponor.metadata.v1.records_pb2 import RecordBatch
+from ponor.metadata.v1.records_pb2 import Record, RecordBatch
 from ponor_metadata.client.subscription import SubscriptionClient
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.process import SimProcess, wait_until
@@ -20,7 +20,7 @@ from ponor_cluster_simulation.invariants.fences import Fences
 from ponor_cluster_simulation.invariants.ledger import Ledger
 from ponor_cluster_simulation.invariants.registry import Checks
 from ponor_cluster_simulation.run.plan import RunPlan
-from ponor_cluster_simulation.run.run_clients import RunClients
+from ponor_cluster_simulation.run.run_clients import TOPIC, RunClients
 
 FENCE_HORIZON: Final = 2
 """How long after a fault a broker may still be fenced because of it, in periods of session timeout plus
@@ -49,6 +49,7 @@ class RunWorld:
         self.ledger.snapshots.is_closed = self.clients.stream_history.closing.__contains__
         self.supervisor = Supervisor(self.simulation, self.cluster)
         self.injector: FaultInjector | None = None
+        self._topic_id = b""
         self._fences = self._make_fences()
 
     def start(self, name: str, main: Callable[[Runtime], Awaitable[None]]) -> SimProcess:
@@ -92,10 +93,20 @@ class RunWorld:
         self.ledger.batch(batch)
         for record in batch.records:
             self._fences.committed(record)
+            self._note_election(record)
             if self.injector is not None:
                 self.injector.committed(record)
                 if record.WhichOneof("kind") == "node_fenced":
                     self._fenced(record.node_fenced.node_id)
+
+    def _note_election(self, record: Record) -> None:
+        """Note a leader of the clients' topic; the history of the share group needs it."""
+        match record.WhichOneof("kind"):
+            case "topic_created" if record.topic_created.name == TOPIC:
+                self._topic_id = record.topic_created.topic_id
+            case "partition_changed" if record.partition_changed.topic_id == self._topic_id:
+                row, history = record.partition_changed, self.clients.share_group.history
+                history.elected(row.partition, row.leader_id, row.leader_epoch, self.simulation.loop.time())
 
     def _fenced(self, node_id: int) -> None:
         name = self.cluster.broker_of(node_id)
