@@ -66,9 +66,11 @@ REMARKS: Final[Mapping[str, str]] = {
     "UPDATE_FEATURES": "Ponor's features (`ponor.*`); levels can only increase; `transaction.version` is"
     " always 2; `group.version`, `share.version` and `streams.version` are always 1",
     "UNREGISTER_BROKER": "`ponor cluster unregister` does this",
-    "DESCRIBE_ACLS": "SECURITY_DISABLED, as in Kafka without an authorizer: there is no security yet",
-    "CREATE_ACLS": "likewise",
-    "DELETE_ACLS": "likewise",
+    "DESCRIBE_ACLS": "SECURITY_DISABLED, as in Kafka without an authorizer, unless `acls_enabled` is set;"
+    " requests are not authorized yet",
+    "CREATE_ACLS": "likewise; atomic for each 500 ACLs; INVALID_REQUEST for ANY and MATCH, where Kafka"
+    " answers UNKNOWN_SERVER_ERROR",
+    "DELETE_ACLS": "likewise; atomic for each 500 ACLs; at most 1,000 filters",
     "DESCRIBE_USER_SCRAM_CREDENTIALS": "results are sorted by user",
     "ALTER_USER_SCRAM_CREDENTIALS": "at most 1,000 alterations; user names have at most 256 characters, salts"
     " 256 bytes; an empty salted password is refused with UNACCEPTABLE_CREDENTIAL",

@@ -34,12 +34,19 @@ IDENTITY: Final = (
 )  # fmt: skip
 """Fields that identify the entries of an array, by which arrays are sorted."""
 
+OF_ACLS: Final = (
+    "resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission_type",
+)  # fmt: skip
+"""Fields that identify ACLs and their resources."""
+
 NAMELESS: Final = ("topic_id", "base_offset", "offset", "producer_id")
 """Identifying fields of entries without any of these."""
 
 
 def identity(entry: Mapping[str, Any]) -> str:
     """Identity of an array entry; topics without a name use their id."""
+    if "principal" in entry or "pattern_type" in entry:
+        return ",".join(str(entry[field]) for field in OF_ACLS if field in entry)
     words = [str(entry[field]) for field in IDENTITY if entry.get(field) not in {None, ""}]
     return ",".join(words) or next((str(entry[field]) for field in NAMELESS if field in entry), "")
 

@@ -286,6 +286,23 @@ def scram_credential_removed(user: str, mechanism: int = 1) -> pb.Record:
     return record(scram_credential_removed=removed)
 
 
+def acl_rule(name: str = "orders", operation: int = 3, tenant_id: str = "") -> pb.AclRule:
+    return pb.AclRule(
+        tenant_id=tenant_id,
+        resource_type=2,
+        pattern_type=3,
+        name=name,
+        principal="User:alice",
+        host="*",
+        operation=operation,
+        permission=3,
+    )
+
+
+def acl_created(rule: pb.AclRule) -> pb.Record:
+    return record(acl_created=pb.AclCreated(rule=rule))
+
+
 def topic_configs_set(topic_id: bytes, **configs: str) -> pb.Record:
     return record(topic_configs_set=pb.TopicConfigsSet(topic_id=topic_id, configs=configs))
 

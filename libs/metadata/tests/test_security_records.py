@@ -1,15 +1,18 @@
-"""Records of credentials: their changes, and the invariants that they assert."""
+"""Records of credentials and ACLs: their changes, and the invariants that they assert."""
 
 from __future__ import annotations
 
 import pytest
 from ponor.metadata.v1 import records_pb2 as pb
 from ponor_metadata.image.apply import apply_records
+from ponor_metadata.nouns.acls import ACLS, acl_row
 from ponor_metadata.nouns.scram_credentials import SCRAM_CREDENTIALS, ScramMechanism
 from ponor_runtime.identity import DEFAULT_TENANT, TenantId
 
 from libs.metadata.tests.metadata_kit import (
     Log,
+    acl_created,
+    acl_rule,
     record,
     scram_credential_removed,
     scram_credential_set,
@@ -60,3 +63,43 @@ def test_credentials_assert_their_shape_without_secrets_in_the_message() -> None
     unknown = record(scram_credential_set=pb.ScramCredentialSet(user="alice"))
     with pytest.raises(ValueError, match="ScramMechanism"):
         apply_records(log.image, [unknown])
+
+
+def test_an_acl_has_an_id_that_depends_on_every_field() -> None:
+    rules = [acl_rule()]
+    for field, value in (
+        ("tenant_id", "t"),
+        ("resource_type", 3),
+        ("pattern_type", 4),
+        ("name", "order"),
+        ("principal", "sUser:alice"),
+        ("host", "10.0.0.1"),
+        ("operation", 4),
+        ("permission", 2),
+    ):
+        other = acl_rule()
+        setattr(other, field, value)
+        rules.append(other)
+    moved = acl_rule("orde")
+    moved.principal = "rUser:alice"
+    assert len({acl_row(each).acl_id for each in (*rules, moved)}) == len(rules) + 1
+    assert acl_row(acl_rule()) == acl_row(acl_rule())
+
+
+def test_acls_are_created_once_and_deleted_by_id() -> None:
+    log = Log()
+    log.commit(acl_created(acl_rule("a")), acl_created(acl_rule("b")))
+    gone = pb.AclDeleted(acl_id=acl_row(acl_rule("a")).acl_id)
+    log.commit(record(acl_deleted=gone))
+    assert [row.name for row in log.image[ACLS]] == ["b"]
+    for broken, match in (
+        (record(acl_deleted=gone), "does not exist"),
+        (acl_created(acl_rule("b")), "exists"),
+        (acl_created(acl_rule("")), "without the name"),
+        (acl_created(acl_rule("c", tenant_id="unknown")), "tenant"),
+    ):
+        with pytest.raises(AssertionError, match=match):
+            apply_records(log.image, [broken])
+    with pytest.raises(ValueError, match="AclOperation"):
+        apply_records(log.image, [acl_created(acl_rule("c", operation=1))])
+    assert [row.name for row in log.image[ACLS]] == ["b"]

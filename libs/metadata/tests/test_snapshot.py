@@ -29,6 +29,8 @@ from libs.metadata.tests.metadata_kit import (
     NODE_A,
     NODE_B,
     Log,
+    acl_created,
+    acl_rule,
     batch_of,
     broker_configs_set,
     compaction_leased,
@@ -97,7 +99,7 @@ def populated() -> Log:
     log.commit(registered(COMPACTOR, role=2))
     log.commit(compaction_leased(1, obj(2), until_ms=1 << 50))
     log.commit(snapshot_leased(1, log.image.index, log.image.cluster_time_ms))
-    log.commit(scram_credential_set("alice"))
+    log.commit(scram_credential_set("alice"), acl_created(acl_rule()))
     log.commit(trimmed(stream(1), 1), record(orphans_found=pb.OrphansFound(topic_id=b"o" * 16)))
     return log
 
@@ -202,9 +204,9 @@ def test_the_worked_example_of_the_format_document() -> None:
     encoding = begin_snapshot(image)
     assert b"".join(encoding) == bytes.fromhex(
         "50 4f 4e 4f 52 49 4d 31"
-        "e1 00 00 00  ea 7a 78 26"
+        "e9 00 00 00  8b 1f c3 9a"
         "00  01 00 00 00 00 00 00 00  e8 03 00 00 00 00 00 00"
-        f"{digest}  01 00 00 00 00 00 00 00" + "00" * 184 + "68 00 00 00  5e 4f e6 1f"
+        f"{digest}  01 00 00 00 00 00 00 00" + "00" * 192 + "68 00 00 00  5e 4f e6 1f"
         "01  01 00"
         "00 01 00 00 00 00 00 00 00  00 01 00 00 00 00 00 00 00  63  00 00 00 00 00 00 00 00 00"
         "00 07 00 00 00 00 00 00 00"
@@ -212,4 +214,4 @@ def test_the_worked_example_of_the_format_document() -> None:
         "00 00 00 00 00 00 00 00 00  00 00 00 00 00 00 00 00 00"
         "00 00 00 00 00 00 00 00 00  00 00 00 00 00 00 00 00 00"
     )
-    assert encoding.state_digest == bytes.fromhex("15 3a 6d 4c 05 c7 55 c8 14 4f 04 f2 7e 63 f7 1f")
+    assert encoding.state_digest == bytes.fromhex("a0 8e 48 22 63 31 ca 53 90 de 54 4e cb e5 46 10")

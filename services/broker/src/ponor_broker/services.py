@@ -53,7 +53,6 @@ from ponor_broker.handlers.produce.plain_produce import PlainProduceHandler
 from ponor_broker.handlers.produce.produce import ProduceHandler
 from ponor_broker.handlers.produce.producer_ids import ProducerIds
 from ponor_broker.handlers.produce.verified_batches import VerifiedBatches
-from ponor_broker.handlers.security.security import security_handlers
 from ponor_broker.handlers.topics.create_partitions import create_partitions
 from ponor_broker.handlers.topics.create_topics import CreateTopicsHandler
 from ponor_broker.handlers.topics.delete_topics import DeleteTopicsHandler
@@ -90,7 +89,7 @@ from ponor_broker.peers.tcp_connection import ConnectPeer
 from ponor_broker.requests.api_handler import ApiHandler, WhenFenced
 from ponor_broker.requests.dispatch import Dispatcher
 from ponor_broker.requests.request_flow import AnswerBacklog
-from ponor_broker.security.scram_credentials import ScramCredentials
+from ponor_broker.security_services import SecurityServices
 from ponor_broker.serving import Serving, fence_after_ms
 from ponor_broker.settings import BrokerSettings
 from ponor_broker.share_services import ShareServices
@@ -136,10 +135,12 @@ class BrokerServices:
             silence_ms=lambda: session.silence_ms,
         )
         self.topics, deadline_ms = Topics(lambda: subscription.image), settings.controller_timeout_ms
-        self.scram_credentials = ScramCredentials(lambda: subscription.image)
         self._announcements = Announcements(self.topics)
         self.admin = TopicAdmin(
             session, subscription, self.topics, self._announcements, deadline_ms=deadline_ms
+        )
+        self.security = SecurityServices(
+            settings.security, lambda: subscription.image, self.admin, tasks.spawn
         )
         self.moves = MoveOperations(session, subscription)
         topic_configs = TopicConfigs(lambda: subscription.image, node_id, kafka_configs)
@@ -410,7 +411,7 @@ class BrokerServices:
             ApiHandler(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, partial(list_config_resources, topics)),
             ApiHandler(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, partial(describe_topic_partitions, topics)),
             ApiHandler(ApiKey.FIND_COORDINATOR, 0, 6, coordinators.handle, refuses),
-            *security_handlers(self.scram_credentials, admin),
+            *self.security.handlers(),
             *group_handlers(self.coordinator, topics, self._runtime.clock, self.transactions.verifier),
             *share_group_handlers(self.coordinator, self.shares.persister, topics, ends),
             *self.transactions.handlers(),
@@ -421,6 +422,7 @@ class BrokerServices:
         """Follow the image and open the partitions that this broker leads."""
         self._subscription.listeners.append(self._image_changed)
         self._subscription.image_listeners.append(lambda _: self._image_changed(None))
+        self.security.start(self._runtime.health)
         self.coordinator.start()
         self.transactions.start()
         self.shares.start()
@@ -467,6 +469,7 @@ class BrokerServices:
 
     def _image_changed(self, batch: RecordBatch | None) -> None:
         self._announcements.image_changed(batch)
+        self.security.image_changed(batch)
         if self.partitions.image_changed(batch):
             self._metadata.invalidate()
             self.peers.image_changed()

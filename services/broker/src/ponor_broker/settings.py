@@ -11,6 +11,7 @@ from ponor_runtime.settings import setting
 from s3stream.settings import StorageSettings
 
 from ponor_broker.groups.settings import GroupSettings
+from ponor_broker.security.settings import SecuritySettings
 from ponor_broker.share_partitions.settings import ShareSettings
 from ponor_broker.share_state.settings import ShareStateSettings
 from ponor_broker.transactions.settings import TransactionSettings
@@ -277,6 +278,7 @@ class BrokerSettings:
     )
 
     storage: StorageSettings = field(default_factory=StorageSettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
     groups: GroupSettings = field(default_factory=GroupSettings)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     share_state: ShareStateSettings = field(default_factory=ShareStateSettings)

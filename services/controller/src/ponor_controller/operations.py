@@ -20,6 +20,7 @@ from ponor_controller.domains.moves.operations import cancel_moves, elect_moved,
 from ponor_controller.domains.nodes.operations import leave_cluster, set_drain
 from ponor_controller.domains.objects.operations import claim_objects, confirm_deleted, prepare_objects
 from ponor_controller.domains.objects.uploads import commit_upload
+from ponor_controller.domains.security.acls import create_acls, delete_acls
 from ponor_controller.domains.security.scram_credentials import alter_scram_credentials
 from ponor_controller.domains.streams.operations import (
     close_streams,
@@ -74,6 +75,8 @@ VALIDATORS: Final[Mapping[str, Validator]] = {
     "leave_cluster": leave_cluster,
     "renew_compaction": renew_compaction,
     "alter_scram_credentials": alter_scram_credentials,
+    "create_acls": create_acls,
+    "delete_acls": delete_acls,
 }
 
 

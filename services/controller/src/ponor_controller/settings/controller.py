@@ -118,6 +118,7 @@ class ControllerSettings:
         unit="credentials",
         doc="SCRAM credentials in the cluster. A user may have one for each of the two mechanisms.",
     )
+    acls_max: int = setting(100_000, within=(0, 100_000), unit="ACLs", doc="ACLs in the cluster.")
 
     # Sessions
     session_timeout_ms: int = setting(

@@ -1,1 +1,1 @@
-"""Security: the credentials of users."""
+"""Security: credentials of users, and access control lists."""
