@@ -196,6 +196,7 @@ async def test_a_recreated_group_begins_anew_although_a_former_member_still_has_
         assert await former.code([(0, 1, ACCEPT)]) == 0
         await rig.persister.delete(rig.key())
         await rig.initialize("a", state_epoch=1)
+        await rig.pass_time(1_000)
         assert await (await rig.member("n")).acquired(max_wait_ms=60_000) == [(0, 1, 1)]
 
 
@@ -206,6 +207,7 @@ async def test_a_new_member_sees_a_reset_although_a_former_member_still_has_a_se
         assert await former.acquired() == [(0, 1, 1)]
         assert await former.code([(0, 1, ACCEPT)]) == 0
         await rig.initialize("a", state_epoch=2, start_offset=0)
+        await rig.pass_time(1_000)
         assert await (await rig.member("n")).acquired(max_wait_ms=60_000) == [(0, 1, 1)]
 
 
@@ -213,11 +215,13 @@ async def test_a_new_member_gets_records_although_the_state_cannot_be_compared()
     async with ShareRig() as rig:
         await rig.append(2)
         one, other = await rig.member("m"), Member(rig, "n")
+        await rig.pass_time(1_000)
         rig.persister.opened.clear()
         await other.fetch(["a"], max_records=0)
         await turns()
         assert await one.acquired() == []  # it waits for the comparison
-        await rig.pass_time(5_000)
+        await rig.pass_time(2_500)
+        await (Member(rig, "o")).fetch(["a"], max_records=0)  # members do not wait again at once
         assert await one.acquired() == [(0, 1, 1)]
         rig.persister.opened.set()
 

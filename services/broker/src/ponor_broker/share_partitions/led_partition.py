@@ -51,6 +51,7 @@ class LedSharePartition:
         is_unused: whether the group's last session at this broker has ended.
         is_comparing: whether members get no records until the memory was compared with the durable state.
         is_comparison_due: whether a session began after the newest comparison began.
+        compared_ms: when the state was read, or members last began or ended to wait for a comparison.
         retry: wakes the load, which pauses after an error.
         timer_ends_ms: when the timer of the locks fires; None if it is not set.
         size_bytes: the memory that is charged.
@@ -60,6 +61,7 @@ class LedSharePartition:
         "_answers",
         "_durable_start",
         "_watchers",
+        "compared_ms",
         "is_closed",
         "is_comparing",
         "is_comparison_due",
@@ -83,6 +85,7 @@ class LedSharePartition:
         self.state_epoch = 0
         self.is_closed = self.is_reading = self.is_unused = self.is_writing = False
         self.is_comparing = self.is_comparison_due = False
+        self.compared_ms = 0
         self.timer_ends_ms: int | None = None
         self.size_bytes = PARTITION_BYTES
         self._answers: dict[int, list[asyncio.Future[ErrorCode]]] = {}
@@ -90,11 +93,17 @@ class LedSharePartition:
         self._watchers: dict[Watcher, None] = {}
         self._durable_start = 0
 
-    def loaded(self, state: SharePartition) -> None:
+    def loaded(self, state: SharePartition, now_ms: int) -> None:
         """Begin with the durable state."""
-        self.state = state
+        self.state, self.compared_ms = state, now_ms
         self._durable_start = state.start_offset
         self.wake()
+
+    def compared(self, now_ms: int) -> None:
+        """Let members get records again, if they wait for a comparison."""
+        if self.is_comparing:
+            self.is_comparing, self.compared_ms = False, now_ms
+            self.wake()
 
     def is_replaced_by(self, durable: StateSummary) -> bool:
         """Whether the durable state is not the one of which this is the memory: the group's offsets were

@@ -40,6 +40,9 @@ MISSING_RETRY_S_MAX: Final = 16.0
 """Longest pause if there is no state: the group does not exist, or has not subscribed to the topic."""
 COMPARISON_MS_MAX: Final = 2_000
 """After this time, members get records although the memory was not compared with the durable state."""
+COMPARISON_INTERVAL_MS: Final = 1_000
+"""Members wait for a comparison only if this time has passed since they waited for another one. Otherwise,
+sessions that begin all the time would stop the delivery."""
 COMPARED_TOGETHER_MAX: Final = 64
 
 _LOOK_UPS_PER_STEP: Final = 500
@@ -137,7 +140,7 @@ class LedSharePartitions:
             if share.is_closed:
                 return
             if isinstance(outcome, SharePartition):
-                share.loaded(outcome)
+                share.loaded(outcome, self.now_ms)
                 self.changed(share)
                 return
             if outcome in FENCED:
@@ -201,10 +204,16 @@ class LedSharePartitions:
         shares = self._by_group.get(group_id, {})
         if not shares or self._tasks.is_closed:
             return
+        now_ms, is_blocking = self.now_ms, False
         for share in shares.values():
-            share.retry.set()
-            share.is_comparing = share.is_comparison_due = share.state is not None
-        self._timers.set(("comparison", group_id), COMPARISON_MS_MAX, partial(self._compared, group_id))
+            share.is_comparison_due = share.state is not None
+            if now_ms - share.compared_ms >= COMPARISON_INTERVAL_MS:
+                share.compared_ms = now_ms
+                share.retry.set()
+                if share.is_comparison_due:
+                    share.is_comparing = is_blocking = True
+        if is_blocking:
+            self._timers.set(("comparison", group_id), COMPARISON_MS_MAX, partial(self._compared, group_id))
         if group_id not in self._comparing:
             self._comparing.add(group_id)
             self._tasks.spawn(self._compare_group(group_id), f"compare share group {group_id}")
@@ -213,7 +222,6 @@ class LedSharePartitions:
         while due := [each for each in self._by_group.get(group_id, {}).values() if each.is_comparison_due]:
             await bounded_gather(map(self._compare, due), together_max=COMPARED_TOGETHER_MAX)
         self._comparing.discard(group_id)
-        self._timers.cancel(("comparison", group_id))
 
     async def _compare(self, share: LedSharePartition) -> None:
         share.is_comparison_due = False
@@ -223,15 +231,13 @@ class LedSharePartitions:
         if not isinstance(durable, ErrorCode) and share.is_replaced_by(durable):
             _LOG.info("the state of share partition %s was replaced; reading it again", share.key)
             self._drop(share)
-        elif not share.is_comparison_due:
-            share.is_comparing = False
-            share.wake()
+        else:
+            share.compared(self.now_ms)
 
     def _compared(self, group_id: str) -> None:
         """Deliver records again: the coordinators do not answer in time."""
         for share in list(self._by_group.get(group_id, {}).values()):
-            share.is_comparing = False
-            share.wake()
+            share.compared(self.now_ms)
 
     # Changes
 
