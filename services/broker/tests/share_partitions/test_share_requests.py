@@ -522,6 +522,23 @@ async def test_the_reset_decides_where_a_new_group_begins() -> None:
             assert rig.persister.states[rig.key()].start_offset == start, reset
 
 
+async def test_no_further_records_are_acquired_above_the_memory_bound() -> None:
+    count = 6_000
+    async with ShareRig(share_memory_bytes_max=1 << 20, group_share_partition_max_record_locks=count) as rig:
+        await rig.fetching.create("b")
+        await rig.initialize("b")
+        await rig.append(count)
+        one = await rig.member("m", "a", "b")
+        assert await one.acquired(max_records=count, batch_size=count) == [(0, count - 1, 1)]
+        assert await one.code([(offset, offset, ACCEPT) for offset in range(1, count, 2)]) == 0
+        await rig.append(1, topic="b")
+        assert await one.acquired() == []
+        assert await one.code([(10, 10, RELEASE)]) == 0
+        assert await one.acquired() == [(10, 10, 2)]  # a record in flight
+        assert await one.code([(offset, offset, ACCEPT) for offset in range(0, count, 2)]) == 0
+        assert await one.acquired() == [(0, 0, 1)]
+
+
 async def test_the_memory_bound_refuses_further_share_partitions() -> None:
     async with ShareRig(share_memory_bytes_max=1 << 20) as rig:
         rig.shares._memory_bytes_max = 3_000

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 from uuid import UUID
@@ -91,6 +92,12 @@ class LedSharePartitions:
 
     def __len__(self) -> int:
         return len(self._by_key)
+
+    def limited(self, rules: GroupRules) -> GroupRules:
+        """Return the rules with which members acquire records now: without memory, only those in flight."""
+        if self._memory_bytes < self._memory_bytes_max:
+            return rules
+        return replace(rules, delivery=replace(rules.delivery, in_flight_max=0))
 
     @property
     def now_ms(self) -> int:

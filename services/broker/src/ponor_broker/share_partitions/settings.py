@@ -42,7 +42,7 @@ class ShareSettings:
         256 << 20,
         within=(1 << 20, 1 << 40),
         doc="Memory for the records in flight of all share partitions at this broker. Above this bound, "
-        "members get no further records of partitions that the group does not use yet.",
+        "members get only records that are in flight already.",
     )
 
 

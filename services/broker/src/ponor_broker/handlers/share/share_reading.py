@@ -150,6 +150,7 @@ class ShareReader:
         rules: GroupRules,
     ) -> None:
         wanted: list[PartitionFetch] = []
+        in_flight_max = self._shares.limited(rules).delivery.in_flight_max
         if session.is_closed:
             return  # its share partitions would be loaded again, and no end of a session would drop them
         for topic_id, index in keys:
@@ -161,7 +162,7 @@ class ShareReader:
                 if share is None:
                     continue  # no memory for another share partition
                 one.waits_for.append((partition, share))
-                next_offset = share.fetch_offset(rules.delivery.in_flight_max)
+                next_offset = share.fetch_offset(in_flight_max)
                 if next_offset is None:
                     continue
                 offset = next_offset
@@ -252,7 +253,14 @@ class ShareReader:
                 yield batch
 
         now_ms = self._shares.now_ms
-        ranges = share.acquire(session.key.member_id, part.fetch_offset, noted(), limits, rules, now_ms)
+        ranges = share.acquire(
+            session.key.member_id,
+            part.fetch_offset,
+            noted(),
+            limits,
+            self._shares.limited(rules),
+            now_ms,
+        )
         if ranges:
             self._shares.locked(share, now_ms + rules.delivery.lock_ms)
         self._shares.changed(share)
