@@ -15,6 +15,7 @@ from ponor_spark.clip import AbortedRange, Clip
 
 from spark.tests.decoding import EVERYTHING, decode, rows_of
 from spark.tests.stored_batches import MS, Kept, Kind, Log, consumed
+from tests.examples import examples
 
 TIMES = st.sampled_from([-1, 0, MS, MS + 1, MS + 50_000]) | st.integers(-(1 << 50), 1 << 50)
 FIELDS = st.none() | st.binary(max_size=20) | st.sampled_from([b"", bytes(300)])
@@ -69,7 +70,7 @@ def questions(draw: Any) -> Question:
 
 
 @given(questions())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_rows_are_those_of_a_consumer(question: Question) -> None:
     log, clip = question.log, question.clip
     aborted = _whole_batches(question)
@@ -90,7 +91,7 @@ def test_rows_are_those_of_a_consumer(question: Question) -> None:
 
 
 @given(questions(), st.tuples(TIMES, TIMES).map(sorted))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_range_of_time_leaves_exactly_its_rows(question: Question, between: list[int]) -> None:
     log, (begin, end) = question.log, between
     found = decode(

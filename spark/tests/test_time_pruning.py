@@ -35,6 +35,7 @@ from spark.tests.test_pushdown import (
     LessThan,
     LessThanOrEqual,
 )
+from tests.examples import examples
 
 LOG: Final = 100
 T0: Final = 1_700_000_000_000
@@ -105,7 +106,7 @@ def offsets_of(snapshot: Snapshot, end: int, filters: PushedFilters) -> list[int
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     drawn=st.lists(st.lists(batches, min_size=1, max_size=5), min_size=1, max_size=4),
     block_bytes_max=st.sampled_from([1, 300, 512 << 10]),

@@ -49,6 +49,7 @@ from libs.metadata.tests.metadata_kit import (
     topic_created,
 )
 from libs.metadata.tests.storage_rules import NODES, picks
+from tests.examples import examples
 
 
 class MetadataMachine(CompactionRules):
@@ -273,5 +274,5 @@ class MetadataMachine(CompactionRules):
 
 TestMetadataMachine = MetadataMachine.TestCase
 TestMetadataMachine.settings = settings(
-    max_examples=50, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(50), stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
 )

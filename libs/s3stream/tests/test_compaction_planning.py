@@ -17,6 +17,8 @@ from s3stream.errors import CompactionLimitError, SourcesDisagreeError
 from s3stream.objects.format import ENTRY, BlockEntry
 from s3stream.ports import StreamState
 
+from tests.examples import examples
+
 
 def source(number: int, *ranges: tuple[int, int, int], block_offsets: int = 5) -> SourceIndex:
     """Describe an object of ranges (stream, start, end), with one byte per offset, in blocks of some
@@ -330,7 +332,7 @@ def cases(draw: st.DrawFn) -> tuple[list[SourceIndex], dict[StreamId, StreamStat
     return sources, streams(starts), limits
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(cases(), st.booleans())
 def test_properties_of_any_plan(
     case: tuple[list[SourceIndex], dict[StreamId, StreamState], PlanLimits], force_split: bool
@@ -350,7 +352,7 @@ def test_properties_of_any_plan(
     check_convergence(plan, alive, limits, force_split)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(cases(), st.integers(2, 12))
 def test_repeated_forced_splits_end_without_a_set_object(
     case: tuple[list[SourceIndex], dict[StreamId, StreamState], PlanLimits], objects_max: int

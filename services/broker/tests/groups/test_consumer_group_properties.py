@@ -13,6 +13,7 @@ from ponor_broker.groups.consumer.assignment import STATIC_LEAVING_EPOCH, Member
 from ponor_kafka.errors import ErrorCode
 
 from services.broker.tests.consumer_kit import SETTINGS, Client, GroupWorld, MemoryTopics
+from tests.examples import examples
 
 NAMES = st.sampled_from(["a", "b", "s"])
 STATIC = {"s"}
@@ -220,4 +221,4 @@ class PlainGroupMachine(ConsumerGroupMachine):
 
 
 TestConsumerGroup: Any = PlainGroupMachine.TestCase
-TestConsumerGroup.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+TestConsumerGroup.settings = settings(max_examples=examples(300), stateful_step_count=50, deadline=None)

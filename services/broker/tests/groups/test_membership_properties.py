@@ -27,6 +27,8 @@ from ponor_broker.groups.records import GroupRecord
 from ponor_broker.groups.settings import GroupSettings
 from ponor_kafka.errors import ErrorCode
 
+from tests.examples import examples
+
 CLIENTS = st.sampled_from(["a", "b", "c", "d", "s", "t"])
 STATIC = {"s", "t"}
 OFFERS = st.sampled_from([("range",), ("range", "sticky"), ("sticky", "range"), ("sticky",)])
@@ -261,5 +263,5 @@ class GroupMachine(RuleBasedStateMachine):
         assert not self.timers
 
 
-GroupMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+GroupMachine.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=50, deadline=None)
 TestGroupMachine: Any = GroupMachine.TestCase

@@ -20,6 +20,8 @@ from ponor_broker.share_partitions.share_partition import (
 )
 from ponor_kafka.errors import ErrorCode
 
+from tests.examples import examples
+
 AVAILABLE, ACQUIRED = DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
 ARCHIVED, ACKNOWLEDGED = DeliveryState.ARCHIVED, DeliveryState.ACKNOWLEDGED
 FINAL = {ARCHIVED, ACKNOWLEDGED}
@@ -425,4 +427,4 @@ class SharePartitionMachine(RuleBasedStateMachine):
 
 
 TestSharePartition = SharePartitionMachine.TestCase
-TestSharePartition.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+TestSharePartition.settings = settings(max_examples=examples(120), stateful_step_count=50, deadline=None)

@@ -31,6 +31,8 @@ from ponor_broker.transactions.transaction import Transaction
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.identity import ProducerId
 
+from tests.examples import examples
+
 PARTITIONS_MAX = 6
 PARTITIONS = st.frozensets(st.tuples(st.sampled_from("tu"), st.integers(0, 3)), min_size=1, max_size=3)
 ERRORS = st.sampled_from([ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
@@ -266,5 +268,7 @@ class TransactionMachine(RuleBasedStateMachine):
         assert self.transaction.state is not TransactionState.ONGOING
 
 
-TransactionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TransactionMachine.TestCase.settings = settings(
+    max_examples=examples(150), stateful_step_count=40, deadline=None
+)
 TestTransaction = TransactionMachine.TestCase

@@ -19,6 +19,8 @@ from ponor_partition.errors import PartitionCorruptError
 from ponor_partition.meta_entry import MetaValue
 from ponor_runtime.turns import at_once
 
+from tests.examples import examples
+
 P = 7
 
 
@@ -197,7 +199,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(STEPS, st.integers(0, 39))
 def test_states_equal_a_complete_model_over_restarts(
     steps: list[tuple[str, int, int]], restart_at: int
@@ -227,7 +229,7 @@ def test_states_equal_a_complete_model_over_restarts(
             offset += batch.record_count
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=12), st.data())
 def test_a_rollback_restores_the_former_state(counts: list[int], data: st.DataObject) -> None:
     keep = data.draw(st.integers(0, len(counts)))
@@ -250,7 +252,7 @@ def test_a_rollback_restores_the_former_state(counts: list[int], data: st.DataOb
 # What is written
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.lists(
         st.tuples(

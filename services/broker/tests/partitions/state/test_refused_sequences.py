@@ -23,6 +23,7 @@ from services.broker.tests.handlers.produce.test_produce_path import produce, se
 from services.broker.tests.handlers.produce.test_produce_transit import Sealed, sealed
 from services.broker.tests.partition_rig import TOPIC_ID, PartitionRig, SteppedClock, batch
 from services.broker.tests.partitions.transactions.transaction_kit import TransactionRig
+from tests.examples import examples
 
 __all__ = ["sealed"]
 KEY = (TOPIC_ID, 0)
@@ -242,7 +243,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(EVENTS)
 async def test_random_refusals_leave_every_producer_its_order(events: list[tuple[str, int]]) -> None:
     rig = PartitionRig()

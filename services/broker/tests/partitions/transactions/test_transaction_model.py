@@ -22,6 +22,7 @@ from ponor_partition.txn_entry import TxnEntry, decode_txn_entry
 
 from services.broker.tests.partition_rig import batch
 from services.broker.tests.partitions.transactions.transaction_kit import TransactionRig
+from tests.examples import examples
 
 PRODUCERS = 4
 
@@ -154,7 +155,7 @@ action = st.one_of(
 
 
 @pytest.mark.parametrize("entries_max", [1, 3, 1_000])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(actions=st.lists(action, max_size=30))
 def test_a_partition_agrees_with_the_model(entries_max: int, actions: list[tuple[str, int, Any]]) -> None:
     with pytest.MonkeyPatch.context() as patches:
@@ -217,7 +218,7 @@ in_flight_action = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(in_flight_action, max_size=40))
 def test_the_last_stable_offset_follows_durable_batches(actions: list[tuple[str, int, Any]]) -> None:
     asyncio.run(live_in_flight(TransactionRig(), actions))

@@ -21,6 +21,7 @@ from services.controller.tests.domains.balancing.example_clusters import (
     key,
     worst,
 )
+from tests.examples import examples
 
 
 def _loaded(broker: int = 1, partitions: int = 12, each: float = 1.0 * MB) -> Cluster:
@@ -198,7 +199,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
     return cluster
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(clusters(), st.integers(1, 64))
 def test_plans_terminate_and_no_step_increases_the_imbalance(cluster: Cluster, bound: int) -> None:
     limits = Limits(20, bound)
@@ -219,7 +220,7 @@ def test_plans_terminate_and_no_step_increases_the_imbalance(cluster: Cluster, b
         raise AssertionError("it never rests")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(clusters())
 def test_equal_loads_give_equal_plans(cluster: Cluster) -> None:
     cluster_load = cluster.cluster_load()
@@ -231,7 +232,7 @@ def test_equal_loads_give_equal_plans(cluster: Cluster) -> None:
     assert plan(cluster_load, GOALS, LIMITS).moves == plan(shuffled, GOALS, LIMITS).moves
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 5), st.integers(6, 60))
 def test_noise_causes_no_moves(seed: int, brokers: int, partitions: int) -> None:
     """Rates vary by a tenth in both directions at every step, without cool-downs: balanced partitions

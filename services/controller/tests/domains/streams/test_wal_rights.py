@@ -21,6 +21,7 @@ from ponor_metadata.nouns.wals import WALS, WalRow
 from ponor_rpc.errors import OperationError
 
 from services.controller.tests.ledger import Ledger, upload_body
+from tests.examples import examples
 
 BROKERS = 3
 numbers = st.integers(0, BROKERS - 1)
@@ -198,5 +199,5 @@ class WalRights(RuleBasedStateMachine):
 
 TestWalRights = WalRights.TestCase
 TestWalRights.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
