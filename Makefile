@@ -49,8 +49,14 @@ install: $(VENV)/.ready ## make .venv: locked tools, all members, generated code
 run: install ## start a cluster on this machine; Kafka clients connect to 127.0.0.1:9092
 	exec $(BIN)/ponor up
 
-test: install ## all tests of a change but those of `make simulate`; make test M=libs/raft runs those of one member, folder or file
-	$(BIN)/pytest -q $(or $(M),-n 3 --dist loadfile --no-loadscope-reorder --ignore tests/simulation)
+test: install $(if $(M),,$(VENV)/.compiled) ## all tests of a change but those of `make simulate`; make test M=libs/raft runs those of one member, folder or file
+	$(BIN)/pytest -q $(or $(M),-n 4 --dist loadfile --no-loadscope-reorder --ignore tests/simulation)
+
+# Otherwise each worker of `make test` compiles all tests, 20 s of CPU each.
+$(VENV)/.compiled: $(VENV)/.ready
+	@$(BIN)/pytest -q --collect-only tests >/dev/null & \
+	$(BIN)/pytest -q --collect-only libs services simulation cli spark >/dev/null; wait
+	@touch $@
 
 hooks: install ## run the fast checks before every commit (.pre-commit-config.yaml)
 	$(BIN)/pre-commit install
