@@ -120,8 +120,9 @@ bench-footprint: install ## memory per idle connection and of 10,000 partitions,
 fuzz: install ## every family of decoders under hostile bytes: make fuzz SECONDS=600
 	$(BIN)/python -m tests.fuzz.main --seconds $(or $(SECONDS),60)
 
-explore: install ## property tests with examples that nobody drew before; in `make test` they are the same every time
+explore: install ## property tests with examples that nobody drew before, and more seeds; in `make test` they are the same every time
 	PONOR_EXPLORE=1 $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m hypothesis
+	PONOR_SEEDS=24 $(BIN)/pytest -q -n 3 $(shell grep -l PONOR_SEEDS -r libs services --include='test_*.py')
 
 SWARM_SEEDS := tests/simulation/test_swarm.py::test_a_cluster_keeps_all_invariants_and_becomes_quiescent# what `ponor simulate` does anyway
 

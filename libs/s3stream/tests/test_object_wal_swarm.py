@@ -14,7 +14,7 @@ from s3stream.object_wal.slot_put import SlotPut
 
 from libs.s3stream.tests.diskless_world import DisklessWorld
 
-SEEDS = int(os.environ.get("PONOR_SEEDS", "12"))
+SEEDS = int(os.environ.get("PONOR_SEEDS", "6"))
 
 
 @pytest.mark.parametrize("verify", [False, True], ids=["condition", "verified"])

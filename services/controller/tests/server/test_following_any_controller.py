@@ -25,7 +25,7 @@ from ponor_simulation.simulation import Simulation
 
 from services.controller.tests.followed_cluster import SETTINGS, FollowedController, History
 
-SEEDS = range(int(os.environ.get("PONOR_SEEDS", "12")))
+SEEDS = range(int(os.environ.get("PONOR_SEEDS", "6")))
 STEPS = 60
 NAMES = ("one", "two", "three")
 CLIENT = SubscriptionSettings(silence_ms_max=1_000, stale_ms_max=600)
