@@ -4,6 +4,7 @@ delivered again, through moves and kills of brokers.
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Final, Self
@@ -21,8 +22,13 @@ pytestmark = [pytest.mark.usefixtures("kafka_tools"), pytest.mark.timeout(1_800)
 VERSION: Final = "4.3.1"
 CONFIGS: Final = "kafka.admin.ConfigCommand"
 GROUPS: Final = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
+GROUPS_OF_ALL_TYPES: Final = "org.apache.kafka.tools.GroupsCommand"
+VERIFIABLE: Final = "org.apache.kafka.tools.VerifiableShareConsumer"
+PERFORMANCE: Final = "org.apache.kafka.tools.ShareConsumerPerformance"
 LINES: Final = [f"line {number}" for number in range(9)]
 STATES: Final = "__share_group_state"
+EVENTS: Final = ("records_consumed", "offsets_acknowledged")
+"""Events of VerifiableShareConsumer."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -165,3 +171,25 @@ def test_a_lock_ends(ponor: str, tmp_path: Path) -> None:
         assert second.take("poll 9") == " ".join(f"0-{offset}:2" for offset in range(9))
         second.take("accept 0 1 2 3 4 5 6 7 8")
         assert second.take("commit") == ""
+
+
+def test_kafkas_programs_for_share_groups(ponor: str) -> None:
+    topic, group = prepare(ponor, "verified")
+    options = ("--topic", topic, "--max-messages", str(len(LINES)), "--bootstrap-server", ponor)
+    modes = ("--acknowledgement-mode", "sync", "--offset-reset-strategy", "earliest")
+    events = [json.loads(line) for line in tool(VERIFIABLE, *options, "--group-id", group, *modes).lines]
+    counted = {name: sum(each.get("count", 0) for each in events if each["name"] == name) for name in EVENTS}
+    assert counted == dict.fromkeys(EVENTS, len(LINES)), events
+    measured, about = f"{topic}-measured", ("--bootstrap-server", ponor)
+    entity = ("--entity-type", "groups", "--entity-name", measured)
+    tool(CONFIGS, *about, *entity, "--alter", "--add-config", "share.auto.offset.reset=earliest")
+    words = ("--topic", topic, "--group", measured, "--num-records", str(len(LINES)), "--hide-header")
+    report = tool(PERFORMANCE, *about, *words).lines[-1].split(", ")
+    assert report[5] == str(len(LINES)), report
+    listed = [line.split() for line in tool(GROUPS_OF_ALL_TYPES, *about, "--list", "--share").lines]
+    assert [group, "Share", "share"] in listed
+    assert [measured, "Share", "share"] in listed
+    for name in (group, measured):
+        tool(GROUPS, *about, "--delete", "--group", name)
+    left = tool(GROUPS_OF_ALL_TYPES, *about, "--list", "--group-type", "share").out
+    assert topic not in left
