@@ -78,7 +78,8 @@ REMARKS: Final[Mapping[str, str]] = {
     "REMOVE_RAFT_VOTER": QUORUM,
     "CONSUMER_GROUP_HEARTBEAT": "names and regular expressions, static members, assignors `uniform` and"
     " `range`; a group changes its type only while it is empty",
-    "STREAMS_GROUP_HEARTBEAT": "no static members, task offsets or changed topologies, as in Kafka 4.3.1",
+    "STREAMS_GROUP_HEARTBEAT": "no static members, task offsets or changed topologies, as in Kafka 4.3.1;"
+    " version 1 of Kafka 4.4 without topology descriptions (KIP-1331)",
     "INITIALIZE_SHARE_GROUP_STATE": "a repeated request changes nothing; Kafka begins again at the"
     " start offset",
     "READ_SHARE_GROUP_STATE": "for leaders of partitions",

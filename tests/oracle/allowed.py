@@ -93,9 +93,10 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "newer versions",
-        "Ponor also supports ApiVersions 5 (KIP-1242) and DeleteGroups 3 of Kafka 4.4",
+        "Ponor also supports ApiVersions 5 (KIP-1242), DeleteGroups 3 and StreamsGroupHeartbeat 1"
+        " of Kafka 4.4",
         api="ApiVersions",
-        path=r"api_keys\[(18|42)\]\.max_version",
+        path=r"api_keys\[(18|42|88)\]\.max_version",
         fits=lambda kafka, ponor: ponor == kafka + 1,
     ),
     Allowed(

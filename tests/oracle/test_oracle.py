@@ -31,7 +31,7 @@ TIMED = {"fetch_deleted"}
 TELLINGS_MAX = 10
 NOT_IN_KAFKA = {
     ("Produce", 0), ("Produce", 1), ("Produce", 2),  # listed and refused: see docs/compatibility.md
-    ("ApiVersions", 5), ("DeleteGroups", 3),  # added in Kafka 4.4
+    ("ApiVersions", 5), ("DeleteGroups", 3), ("StreamsGroupHeartbeat", 1),  # added in Kafka 4.4
 }  # fmt: skip
 
 

@@ -88,8 +88,10 @@ def joining(member_id: str = "m", **changed: Any) -> StreamsGroupHeartbeatReques
     return request
 
 
-async def send(wire: Wire, request: Any, key: ApiKey = ApiKey.STREAMS_GROUP_HEARTBEAT) -> Any:
-    answer = wire.send(key, 5 if key is ApiKey.LIST_GROUPS else 0, request)
+async def send(
+    wire: Wire, request: Any, key: ApiKey = ApiKey.STREAMS_GROUP_HEARTBEAT, version: int = 0
+) -> Any:
+    answer = wire.send(key, 5 if key is ApiKey.LIST_GROUPS else version, request)
     while not answer.done():
         await wire.world.clock.pass_ms(1)
     return answer.result()
@@ -126,6 +128,13 @@ async def test_internal_topics_are_created_once_with_their_configs(wire: Wire) -
         ("t", [0, 1, 2, 3]),
         ("app-r", [0, 1, 2, 3]),
     ]
+
+
+async def test_version_1_asks_for_no_topology_description(wire: Wire) -> None:
+    answer = await send(wire, joining(), version=1)
+    assert (answer.error_code, answer.member_epoch) == (ErrorCode.NONE, 2)
+    assert not answer.topology_description_required
+    assert answer.acceptable_recovery_lag == -1, "there are no warm-up tasks, so the lag has no meaning"
 
 
 async def test_a_group_s_own_standbys_are_assigned_from_the_next_heartbeat_on(wire: Wire) -> None:

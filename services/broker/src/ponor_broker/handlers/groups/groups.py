@@ -52,7 +52,7 @@ def group_handlers(
         (ApiKey.DELETE_GROUPS, 0, 3, admin.delete),
         (ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumers.handle),
         (ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, describe_consumers.handle),
-        (ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, streams.handle),
+        (ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 1, streams.handle),
         (ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, describe_streams.handle),
     )
     if verifier is not None:
