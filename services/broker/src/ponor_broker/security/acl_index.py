@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
 from ponor_metadata.nouns.acls import AclOperation, AclPermission, AclRow, PatternType, ResourceType
@@ -18,18 +19,12 @@ EVERY_PRINCIPAL: Final = "User:*"
 
 Operations: TypeAlias = int
 """Bit set of operations: bit n is the operation with number n."""
-_Pattern: TypeAlias = dict[tuple[str, str], "_Rules"]
+_Rules: TypeAlias = tuple[Operations, Operations]
+"""Allowed and denied operations. The garbage collector skips tuples of numbers and strings, so keys have
+plain numbers instead of members of enumerations."""
+_Pattern: TypeAlias = dict[tuple[str, str], _Rules]
 """The rules of one pattern by principal and host."""
-
-
-class _Rules:
-    """The operations that one principal from one host may and must not perform."""
-
-    __slots__ = ("allowed", "denied")
-
-    def __init__(self) -> None:
-        self.allowed: Operations = 0
-        self.denied: Operations = 0
+_NO_RULES: Final[_Rules] = (0, 0)
 
 
 class Found(NamedTuple):
@@ -51,30 +46,29 @@ class AclIndex:
 
     def __init__(self) -> None:
         self.rows: dict[bytes, AclRow] = {}
-        self._patterns: dict[tuple[ResourceType, PatternType, str], _Pattern] = {}
-        self._prefix_lengths: dict[ResourceType, Counter[int]] = {kind: Counter() for kind in ResourceType}
-        self._allowing: dict[
-            tuple[ResourceType, str, AclOperation], dict[tuple[PatternType, str, str], None]
-        ] = {}
+        self._patterns: dict[tuple[int, int, str], _Pattern] = {}
+        self._prefix_lengths: dict[int, Counter[int]] = {kind: Counter() for kind in ResourceType}
+        self._allowing: dict[tuple[int, str, int], dict[tuple[int, str, str], None]] = {}
 
     def add(self, row: AclRow) -> None:
         """Add an ACL. Does nothing if it is present."""
         if row.acl_id in self.rows:
             return
         self.rows[row.acl_id] = row
-        key = row.resource_type, row.pattern_type, row.name
+        key = int(row.resource_type), int(row.pattern_type), row.name
         pattern = self._patterns.get(key)
         if pattern is None:
             pattern = self._patterns[key] = {}
             if row.pattern_type is PatternType.PREFIXED:
                 self._prefix_lengths[row.resource_type][len(row.name)] += 1
-        rules = pattern.setdefault((row.principal, row.host), _Rules())
+        client = row.principal, row.host
+        allowed, denied = pattern.get(client, _NO_RULES)
         if row.permission is AclPermission.DENY:
-            rules.denied |= 1 << row.operation
+            pattern[client] = allowed, denied | 1 << row.operation
             return
-        rules.allowed |= 1 << row.operation
-        allowing = self._allowing.setdefault((row.resource_type, row.principal, row.operation), {})
-        allowing[row.pattern_type, row.name, row.host] = None
+        pattern[client] = allowed | 1 << row.operation, denied
+        by_operation = int(row.resource_type), row.principal, int(row.operation)
+        self._allowing.setdefault(by_operation, {})[int(row.pattern_type), row.name, row.host] = None
 
     def remove(self, acl_id: bytes) -> None:
         """Remove an ACL. Does nothing if it is absent."""
@@ -82,18 +76,20 @@ class AclIndex:
         if row is None:
             return
         key = row.resource_type, row.pattern_type, row.name
-        pattern = self._patterns[key]
-        rules = pattern[row.principal, row.host]
+        pattern, client = self._patterns[key], (row.principal, row.host)
+        allowed, denied = pattern[client]
         if row.permission is AclPermission.DENY:
-            rules.denied &= ~(1 << row.operation)
+            denied &= ~(1 << row.operation)
         else:
-            rules.allowed &= ~(1 << row.operation)
+            allowed &= ~(1 << row.operation)
             allowing = self._allowing[row.resource_type, row.principal, row.operation]
             del allowing[row.pattern_type, row.name, row.host]
             if not allowing:
                 del self._allowing[row.resource_type, row.principal, row.operation]
-        if not rules.allowed | rules.denied:
-            del pattern[row.principal, row.host]
+        if allowed | denied:
+            pattern[client] = allowed, denied
+        else:
+            del pattern[client]
         if not pattern:
             del self._patterns[key]
             if row.pattern_type is PatternType.PREFIXED:
@@ -106,28 +102,29 @@ class AclIndex:
         for pattern in self._matching(kind, name):
             has_acls = True
             for rules in _rules_of(pattern, principal, host):
-                allowed |= rules.allowed
-                denied |= rules.denied
+                allowed |= rules[0]
+                denied |= rules[1]
         return Found(allowed, denied, has_acls)
 
     def allowing(
+        self, kind: ResourceType, operation: AclOperation, principal: str
+    ) -> list[tuple[int, str, str]]:
+        """Return pattern type, name and host of a principal's ALLOW rules with this operation or ALL."""
+        return list(
+            chain.from_iterable(
+                self._allowing.get((kind, who, what), ())
+                for who in (principal, EVERY_PRINCIPAL)
+                for what in (operation, AclOperation.ALL)
+            )
+        )
+
+    def allows_all_names(
         self, kind: ResourceType, operation: AclOperation, principal: str, host: str
-    ) -> Iterator[tuple[PatternType, str]]:
-        """Return the patterns of ALLOW rules for a client with this operation or ALL, the wildcard first."""
-        keys = [
-            (kind, who, what)
-            for who in (principal, EVERY_PRINCIPAL)
-            for what in (operation, AclOperation.ALL)
-        ]
-        hosts = (host, WILDCARD)
-        tables = [table for key in keys if (table := self._allowing.get(key)) is not None]
-        wildcard = PatternType.LITERAL, WILDCARD
-        if any((*wildcard, each) in table for table in tables for each in hosts):
-            yield wildcard
-        for table in tables:
-            for pattern_type, name, its_host in table:
-                if its_host in hosts and (pattern_type, name) != wildcard:
-                    yield pattern_type, name
+    ) -> bool:
+        """Return whether a rule with the wildcard name allows this operation or ALL to a client."""
+        pattern = self._patterns.get((kind, PatternType.LITERAL, WILDCARD), {})
+        wanted = 1 << operation | 1 << AclOperation.ALL
+        return any(allowed & wanted for allowed, _ in _rules_of(pattern, principal, host))
 
     def denied(
         self, kind: ResourceType, pattern_type: PatternType, name: str, principal: str, host: str
@@ -136,13 +133,13 @@ class AclIndex:
         pattern = self._patterns.get((kind, pattern_type, name), {})
         denied = 0
         for rules in _rules_of(pattern, principal, host):
-            denied |= rules.denied
+            denied |= rules[1]
         return denied
 
-    def prefixes_of(self, kind: ResourceType, name: str) -> Iterator[str]:
+    def prefixes_of(self, kind: ResourceType, name: str) -> list[str]:
         """Return the prefixes of a name whose lengths occur among the prefixed patterns."""
         size = len(name)
-        return (name[:length] for length in self._prefix_lengths[kind] if length <= size)
+        return [name[:length] for length in self._prefix_lengths[kind] if length <= size]
 
     def _matching(self, kind: ResourceType, name: str) -> Iterator[_Pattern]:
         patterns = self._patterns

@@ -14,7 +14,7 @@ from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import DEFAULT_TENANT, TenantId
 from ponor_runtime.turns import Steps
 
-from ponor_broker.security.acl_index import AclIndex, Found, Operations
+from ponor_broker.security.acl_index import WILDCARD, AclIndex, Found, Operations
 
 CLUSTER_NAME: Final = "kafka-cluster"
 """Name of the only resource of type CLUSTER."""
@@ -23,7 +23,8 @@ OPERATIONS_UNKNOWN: Final = -(1 << 31)
 _ANY_NAME: Final = "hardcode"
 """Kafka's name in `authorize_by_resource_type`: with an ACL for a resource of this name, Kafka decides
 differently, too."""
-_ROWS_PER_STEP: Final = 200
+_ROWS_PER_STEP: Final = 100
+_PATTERNS_PER_STEP: Final = 100
 
 
 def _bits(*operations: AclOperation) -> Operations:
@@ -146,10 +147,11 @@ class Authorizer:
 
     def authorize_by_resource_type(
         self, principal: str, host: str, operation: AclOperation, kind: ResourceType
-    ) -> bool:
+    ) -> Steps[bool]:
         """Return whether a principal may perform an operation on at least one resource of a type (KIP-679).
 
-        A producer with WRITE on any topic may use an idempotent producer.
+        A client with WRITE on any topic may use an idempotent producer. Unlike `authorize`, this may read
+        many patterns: all that allow the operation, if others deny all of them.
         """
         if self.authorize(principal, host, operation, kind, _ANY_NAME):
             return True
@@ -160,15 +162,19 @@ class Authorizer:
         def denies(pattern_type: PatternType, name: str) -> bool:
             return bool(index.denied(kind, pattern_type, name, principal, host) & denying)
 
-        if denies(PatternType.LITERAL, "*"):
+        if denies(PatternType.LITERAL, WILDCARD):
             return False
-        for pattern_type, name in index.allowing(kind, operation, principal, host):
-            if pattern_type is PatternType.LITERAL and name == "*":
-                return True
-            if pattern_type is PatternType.LITERAL and denies(PatternType.LITERAL, name):
-                continue
-            if not any(denies(PatternType.PREFIXED, prefix) for prefix in index.prefixes_of(kind, name)):
-                return True
+        if index.allows_all_names(kind, operation, principal, host):
+            return True
+        allowing = index.allowing(kind, operation, principal)
+        for number, (pattern_type, name, its_host) in enumerate(allowing, start=1):
+            if its_host in (host, WILDCARD):
+                is_denied = pattern_type == PatternType.LITERAL and denies(PatternType.LITERAL, name)
+                prefixes = index.prefixes_of(kind, name)
+                if not is_denied and not any(denies(PatternType.PREFIXED, prefix) for prefix in prefixes):
+                    return True
+            if number % _PATTERNS_PER_STEP == 0:
+                yield
         return False
 
     def _decide(self, found: Found, operation: AclOperation) -> bool:
