@@ -5,28 +5,30 @@ delivered again, through moves and kills of brokers.
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import pytest
-from ponor_cli.clients.kafka_client import KafkaClient
-from ponor_cli.clients.reassignments import places_of
 
 from tests.e2e.load.cluster import LocalCluster
 from tests.peers.artifacts import PeerMissingError, clients, program
 from tests.tools.ecosystem import create_topic, write_lines
-from tests.tools.java_programs import java_program_command, tool
+from tests.tools.java_programs import tool
+from tests.tools.share_groups import (
+    GROUPS,
+    STATES,
+    VERSION,
+    Member,
+    begin_at_the_start,
+    kill_leader,
+    move_everything,
+)
 
 pytestmark = [pytest.mark.usefixtures("kafka_tools"), pytest.mark.timeout(1_800)]
-VERSION: Final = "4.3.1"
-CONFIGS: Final = "kafka.admin.ConfigCommand"
-GROUPS: Final = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 GROUPS_OF_ALL_TYPES: Final = "org.apache.kafka.tools.GroupsCommand"
 VERIFIABLE: Final = "org.apache.kafka.tools.VerifiableShareConsumer"
 PERFORMANCE: Final = "org.apache.kafka.tools.ShareConsumerPerformance"
 LINES: Final = [f"line {number}" for number in range(9)]
-STATES: Final = "__share_group_state"
 EVENTS: Final = ("records_consumed", "offsets_acknowledged")
 """Events of VerifiableShareConsumer."""
 
@@ -40,73 +42,17 @@ def share_client() -> None:
         pytest.skip(str(error))
 
 
-class Member:
-    """ShareSteps in a group."""
-
-    def __init__(self, directory: Path, bootstrap: str, topic: str, group: str) -> None:
-        self._errors = directory / f"{group}.err"
-        command = java_program_command("ShareSteps", VERSION, bootstrap, topic, group)
-        with self._errors.open("ab") as errors:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-            )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def close(self) -> None:
-        """Leave the group and release the records."""
-        self._process.communicate()
-
-    def take(self, step: str) -> str:
-        """Take a step that succeeds; return its result."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{step}\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline().rstrip()
-        assert answer.startswith(f"done {step}"), (answer, self._errors.read_text()[-2_000:])
-        return answer.removeprefix(f"done {step}").strip()
-
-
 def prepare(bootstrap: str, name: str) -> tuple[str, str]:
     """Create and fill a topic; let a group begin at its start. Return the names of both."""
     topic, group = name, f"{name}-group"
     create_topic(bootstrap, topic, 1)
     write_lines(bootstrap, topic, LINES)
-    about = ("--bootstrap-server", bootstrap, "--entity-type", "groups", "--entity-name", group)
-    tool(CONFIGS, *about, "--alter", "--add-config", "share.auto.offset.reset=earliest")
+    begin_at_the_start(bootstrap, group)
     return topic, group
 
 
 def offsets(found: str) -> list[int]:
     return [int(one.partition("-")[2].partition(":")[0]) for one in found.split()]
-
-
-def move_everything(brokers: LocalCluster, *topics: str) -> None:
-    nodes = [row["node_id"] for row in brokers.describe()["processes"] if row["role"] == "broker"]
-    with KafkaClient(brokers.bootstrap) as client:
-        for topic in topics:
-            for index, place in enumerate(places_of(client, [topic])):
-                to = nodes[(nodes.index(place.leader_id) + 1) % len(nodes)]
-                brokers.run("partition", "move", topic, str(index), "--to", str(to), "--wait")
-
-
-def kill_leader(brokers: LocalCluster, topic: str) -> None:
-    with KafkaClient(brokers.bootstrap) as client:
-        leader = places_of(client, [topic])[0].leader_id
-    (number,) = [
-        row["id"]
-        for row in brokers.describe()["processes"]
-        if row["role"] == "broker" and row["node_id"] == leader
-    ]
-    restarts = brokers.process("broker", number)["restarts"]
-    assert brokers.kill("broker", number)
-    brokers.wait_serving("broker", number, after_restarts=restarts + 1)
 
 
 def test_exactly_the_record_that_is_not_acknowledged_is_delivered_again(
@@ -181,8 +127,7 @@ def test_kafkas_programs_for_share_groups(ponor: str) -> None:
     counted = {name: sum(each.get("count", 0) for each in events if each["name"] == name) for name in EVENTS}
     assert counted == dict.fromkeys(EVENTS, len(LINES)), events
     measured, about = f"{topic}-measured", ("--bootstrap-server", ponor)
-    entity = ("--entity-type", "groups", "--entity-name", measured)
-    tool(CONFIGS, *about, *entity, "--alter", "--add-config", "share.auto.offset.reset=earliest")
+    begin_at_the_start(ponor, measured)
     words = ("--topic", topic, "--group", measured, "--num-records", str(len(LINES)), "--hide-header")
     report = tool(PERFORMANCE, *about, *words).lines[-1].split(", ")
     assert report[5] == str(len(LINES)), report
