@@ -102,6 +102,9 @@ tools: install ## Kafka's command line tools, Connect, Streams, MirrorMaker 2, J
 bench-transactions: install ## commits per second, latency and CPU per commit beside a real Apache Kafka, file and object WAL (needs Java and Maven): make bench-transactions BENCH='--rounds 3'
 	$(BIN)/python -m tests.benchmarks.transactions $(BENCH)
 
+bench-groups: install ## 100 members settle on 1,000 partitions, and 20 share consumers acknowledge, beside a real Apache Kafka (needs Java and Maven): make bench-groups BENCH='--only consumer share'
+	$(BIN)/python -m tests.benchmarks.groups $(BENCH)
+
 bench-turns: install ## the longest event-loop turn at ten times the supported sizes; fails above 20 ms: make bench-turns SCENARIOS='put-keys'
 	$(BIN)/python -m tests.benchmarks.turns.main $(SCENARIOS)
 
@@ -146,7 +149,7 @@ nightly: ## the long ones: ten minutes of fuzzing per family, more seeds, full s
 	$(MAKE) acceptance
 	$(MAKE) peers oracle tools
 	$(MAKE) test-spark
-	$(MAKE) bench-turns bench bench-transactions bench-isolation bench-footprint bench-quorum bench-delete-topic bench-spark
+	$(MAKE) bench-turns bench bench-transactions bench-groups bench-isolation bench-footprint bench-quorum bench-delete-topic bench-spark
 
 format: install ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix-only -q .
@@ -165,4 +168,4 @@ lock: $(VENV)/.uv ## resolve the dependencies anew and write requirements/*.lock
 clean: ## remove what the targets made, except data
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache libs/rpc/src/ponor libs/kafka/src/ponor_kafka/messages
 
-.PHONY: help install run test hooks test-spark check peers oracle tools bench bench-isolation bench-footprint bench-turns bench-quorum bench-delete-topic bench-spark demo spark-demo fuzz explore simulate simulate-seed simulate-replay acceptance nightly format lock clean
+.PHONY: help install run test hooks test-spark check peers oracle tools bench bench-transactions bench-groups bench-isolation bench-footprint bench-turns bench-quorum bench-delete-topic bench-spark demo spark-demo fuzz explore simulate simulate-seed simulate-replay acceptance nightly format lock clean

@@ -151,7 +151,7 @@ def ponor_subject(
 
 
 @contextmanager
-def kafka_subject(directory: Path) -> Iterator[KafkaSubject]:
+def kafka_subject(directory: Path, settings: Mapping[str, object] | None = None) -> Iterator[KafkaSubject]:
     """Start a new Apache Kafka on the systems' core."""
-    with KafkaPeer(directory, cpus={SUBJECT_CORE}, jvm_flags=KAFKA_JVM_FLAGS) as peer:
+    with KafkaPeer(directory, settings=settings, cpus={SUBJECT_CORE}, jvm_flags=KAFKA_JVM_FLAGS) as peer:
         yield KafkaSubject(peer)
