@@ -30,7 +30,7 @@ from tests.benchmarks.share_acknowledgements import LOADS, print_acknowledgement
 from tests.benchmarks.subject import GENERATOR_CORE, Subject, kafka_subject, ponor_subject
 
 SHARE: Final = "share"
-WARM_DRAINS: Final = 3
+WARM_DRAINS: Final = 2
 R = TypeVar("R")
 
 
@@ -56,8 +56,8 @@ def main() -> None:
         for protocol in protocols:
             extras[protocol] = _settling(subjects, protocol, options.rounds)
         if SHARE in options.only:
-            for size in LOADS:
-                extras[f"{SHARE}, {size}"] = _acknowledgements(subjects, directory, size, options.rounds)
+            for load in LOADS:
+                extras[f"{SHARE}, {load}"] = _acknowledgements(subjects, directory, load, options.rounds)
         _say(f"load average after the run: {os.getloadavg()[0]:.1f}")
     print(f"kept as {Report(extras=extras).keep(Path('build/bench'))}")
 
@@ -75,21 +75,20 @@ def _settling(subjects: Sequence[Subject], protocol: str, rounds: int) -> Mappin
 
 
 def _acknowledgements(
-    subjects: Sequence[Subject], directory: Path, poll_records: int, rounds: int
+    subjects: Sequence[Subject], directory: Path, load: str, rounds: int
 ) -> Mapping[str, Any]:
-    records = LOADS[poll_records]
-    what = f"{SHARE}, {poll_records} a commit"
+    what = f"{SHARE}, {load}"
     with ExitStack() as stack:
         loads = {
-            one.name: stack.enter_context(running_share_load(one, poll_records, directory / one.name))
+            one.name: stack.enter_context(running_share_load(one, load, directory / one.name))
             for one in subjects
         }
-        for name, load in loads.items():
+        for name, running in loads.items():
             for _ in range(WARM_DRAINS):
                 _say(f"warming {name}: {what}")
-                load.measure(records)
-        measured = _alternate(subjects, rounds, what, lambda one, _: loads[one.name].measure(records))
-    print_acknowledgements(poll_records, measured)
+                running.measure()
+        measured = _alternate(subjects, rounds, what, lambda one, _: loads[one.name].measure())
+    print_acknowledgements(load, measured)
     return {name: [asdict(one) for one in all_of] for name, all_of in measured.items()}
 
 

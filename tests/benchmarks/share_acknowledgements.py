@@ -18,9 +18,10 @@ from tests.tools.java_programs import java_program_command
 from tests.tools.share_groups import VERSION, begin_at_the_start
 
 CONSUMERS: Final = 20
-LOADS: Final = {100: 100_000, 1: 5_000}
-"""Records of a commit, and of a round. A share partition has 2,000 records in flight at most, so with 100 all
-consumers can hold records.
+LOADS: Final = {"batches": (100, 100_000), "records": (1, 2_000)}
+"""Records of a poll, and of a round. `batches`: consumers acquire whole batches (batch_optimized). A share
+partition has 2,000 records in flight at most, so all can hold records. `records`: they acquire and
+acknowledge one record at a time (record_limit).
 """
 BATCH_RECORDS: Final = 50
 RECORD_BYTES: Final = 100
@@ -40,13 +41,15 @@ class Figures:
 class ShareLoad:
     """A running ShareLoad on one topic."""
 
-    def __init__(self, subject: Subject, topic: str, process: subprocess.Popen[str]) -> None:
+    def __init__(self, subject: Subject, topic: str, records: int, process: subprocess.Popen[str]) -> None:
         self._subject = subject
         self._topic = topic
+        self._records = records
         self._process = process
 
-    def measure(self, records: int) -> Figures:
-        """Write some records, then let the consumers acknowledge them."""
+    def measure(self) -> Figures:
+        """Write the records of a round, then let the consumers acknowledge them."""
+        records = self._records
         self._fill(records)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -71,25 +74,25 @@ class ShareLoad:
 
 
 @contextmanager
-def running_share_load(subject: Subject, poll_records: int, directory: Path) -> Iterator[ShareLoad]:
+def running_share_load(subject: Subject, load: str, directory: Path) -> Iterator[ShareLoad]:
     """Start the consumers on a new topic."""
-    topic = f"shared-{poll_records}"
+    topic = f"shared-{load}"
     group = f"{topic}-group"
     create_topic(subject.bootstrap, topic, 1, dict(subject.topic_configs()))
     begin_at_the_start(subject.bootstrap, topic, group, directory)
-    words = [subject.bootstrap, topic, group, str(CONSUMERS), str(poll_records)]
+    words = [subject.bootstrap, topic, group, str(CONSUMERS), str(LOADS[load][0])]
     command = java_program_command("ShareLoad", VERSION, *words)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield ShareLoad(subject, topic, process)
+            yield ShareLoad(subject, topic, LOADS[load][1], process)
         finally:
             process.kill()
 
 
-def print_acknowledgements(poll_records: int, rounds: Mapping[str, Sequence[Figures]]) -> None:
+def print_acknowledgements(load: str, rounds: Mapping[str, Sequence[Figures]]) -> None:
     """Print the medians, the spread of the rate, and the ratios."""
     print(
-        f"{f'share, {poll_records} a commit':20} {'acks/s':>9} {'per commit':>11} {'commit p50':>11}"
+        f"{'share, ' + load:20} {'acks/s':>9} {'per commit':>11} {'commit p50':>11}"
         f" {'p99 ms':>8} {'CPU ms/1,000':>13}   acks/s least-greatest"
     )
     medians: list[Figures] = []

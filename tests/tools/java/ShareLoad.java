@@ -32,6 +32,7 @@ public final class ShareLoad {
             settings.put("group.id", words[2]);
             settings.put("share.acknowledgement.mode", "explicit");
             settings.put("max.poll.records", words[4]);
+            settings.put("share.acquire.mode", words[4].equals("1") ? "record_limit" : "batch_optimized");
             var bytes = new ByteArrayDeserializer();
             var consumer = new KafkaShareConsumer<>(settings, bytes, bytes);
             consumer.subscribe(List.of(words[1]));
