@@ -57,7 +57,7 @@ def main() -> None:
             extras[protocol] = _settling(subjects, protocol, options.rounds)
         if SHARE in options.only:
             for load in LOADS:
-                extras[f"{SHARE}, {load}"] = _acknowledgements(subjects, directory, load, options.rounds)
+                extras[f"{SHARE}, {load}"] = _acknowledgements(subjects, load, options.rounds)
         _say(f"load average after the run: {os.getloadavg()[0]:.1f}")
     print(f"kept as {Report(extras=extras).keep(Path('build/bench'))}")
 
@@ -74,15 +74,10 @@ def _settling(subjects: Sequence[Subject], protocol: str, rounds: int) -> Mappin
     return measured
 
 
-def _acknowledgements(
-    subjects: Sequence[Subject], directory: Path, load: str, rounds: int
-) -> Mapping[str, Any]:
+def _acknowledgements(subjects: Sequence[Subject], load: str, rounds: int) -> Mapping[str, Any]:
     what = f"{SHARE}, {load}"
     with ExitStack() as stack:
-        loads = {
-            one.name: stack.enter_context(running_share_load(one, load, directory / one.name))
-            for one in subjects
-        }
+        loads = {one.name: stack.enter_context(running_share_load(one, load)) for one in subjects}
         for name, running in loads.items():
             for _ in range(WARM_DRAINS):
                 _say(f"warming {name}: {what}")

@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final
 
 from confluent_kafka import Producer
@@ -74,12 +73,12 @@ class ShareLoad:
 
 
 @contextmanager
-def running_share_load(subject: Subject, load: str, directory: Path) -> Iterator[ShareLoad]:
+def running_share_load(subject: Subject, load: str) -> Iterator[ShareLoad]:
     """Start the consumers on a new topic."""
     topic = f"shared-{load}"
     group = f"{topic}-group"
     create_topic(subject.bootstrap, topic, 1, dict(subject.topic_configs()))
-    begin_at_the_start(subject.bootstrap, topic, group, directory)
+    begin_at_the_start(subject.bootstrap, group)
     words = [subject.bootstrap, topic, group, str(CONSUMERS), str(LOADS[load][0])]
     command = java_program_command("ShareLoad", VERSION, *words)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

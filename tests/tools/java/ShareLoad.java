@@ -80,14 +80,14 @@ public final class ShareLoad {
             polled.forEach(record -> consumer.acknowledge(record, AcknowledgeType.ACCEPT));
             var beganNs = System.nanoTime();
             var results = consumer.commitSync();
-            var nowNs = System.nanoTime();
+            var returnedNs = System.nanoTime();
             if (results.values().stream().anyMatch(error -> error.isPresent())) {
                 failed.incrementAndGet();
                 continue;
             }
-            commitsNs.add(nowNs - beganNs);
+            commitsNs.add(returnedNs - beganNs);
             acknowledged.addAndGet(polled.count());
-            endedNs.accumulateAndGet(nowNs, Math::max);
+            endedNs.accumulateAndGet(returnedNs, Math::max);
         }
     }
 
