@@ -53,6 +53,15 @@ class Member:
             [topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
         )
 
+    def has_failed(self) -> bool:
+        """Poll; return whether the consumer must be replaced.
+
+        The coordinator refuses a static member that joins before the former one has left.
+        """
+        message = self.consumer.poll(0)
+        error = message and message.error()
+        return bool(error and error.fatal())
+
     def report(self) -> None:
         """Print what it owns."""
         # One write per line: several threads close members.
@@ -83,6 +92,9 @@ def main(bootstrap: str, topic: str, group: str, protocol: str, static: str, *na
     """Poll all members until standard input ends."""
     steps: list[str] = []
 
+    def started(name: str) -> Member:
+        return Member(bootstrap, topic, group, protocol, name, static == "static")
+
     def read_steps() -> None:
         for line in iter(sys.stdin.readline, ""):
             steps.append(line.strip())
@@ -100,9 +112,11 @@ def main(bootstrap: str, topic: str, group: str, protocol: str, static: str, *na
         if step == "end":
             return
         if step in ("join", "restart"):
-            members = [Member(bootstrap, topic, group, protocol, name, static == "static") for name in names]
-        for member in members:
-            member.consumer.poll(0)
+            members = [started(name) for name in names]
+        for position, member in enumerate(members):
+            if member.has_failed():
+                member.close()
+                members[position] = started(member.name)
         time.sleep(POLL_EVERY_S)
 
 
