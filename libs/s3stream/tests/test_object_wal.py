@@ -93,6 +93,43 @@ async def test_slots_are_acknowledged_in_order_however_their_puts_end(rig: Objec
     await wal.close()
 
 
+async def test_the_slots_behind_a_slow_one_are_acknowledged_in_turns(
+    rig: ObjectWalRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """24 slots with 400 appends each took more than 16 ms, without the work of their partitions."""
+    monkeypatch.setattr(object_wal, "ACKNOWLEDGED_TURN_NS_MAX", 0)
+    loop, per_turn = asyncio.get_running_loop(), [0]
+    wal, store, told = await held(rig, 6)
+
+    def count(_: object) -> None:
+        if not per_turn[-1]:
+            loop.call_soon(per_turn.append, 0)
+        per_turn[-1] += 1
+
+    for one in told:
+        one.add_done_callback(count)
+    for number in (5, 4, 3, 2, 1, 0):
+        assert per_turn == [0]
+        await store.let_go(slot_key(wal.name, number))
+    assert [one for one in per_turn if one] == [1] * 6
+    await wal.close()
+
+
+async def test_slots_that_wait_for_a_turn_are_acknowledged_before_a_close(
+    rig: ObjectWalRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_wal, "ACKNOWLEDGED_TURN_NS_MAX", 0)
+    wal, store, told = await held(rig, 4)
+    store.holds = False
+    for number in (3, 2, 1, 0):
+        store.waiting[slot_key(wal.name, number)].set()
+    while not told[0].done():
+        await asyncio.sleep(0)
+    assert not told[3].done()
+    await wal.close()
+    assert all(one.done() and one.exception() is None for one in told)
+
+
 async def test_a_slot_records_how_many_slots_were_acknowledged_before_it(rig: ObjectWalRig) -> None:
     wal, store, told = await held(rig, 3)
     for number in range(3):

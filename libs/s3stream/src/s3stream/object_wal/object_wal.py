@@ -23,6 +23,7 @@ from ponor_runtime.object_store import ObjectStore
 from ponor_runtime.randomness import Randomness
 from ponor_runtime.tasks import BackgroundTasks, Wake
 from ponor_runtime.telemetry import Telemetry
+from ponor_runtime.turns import TurnBudget
 
 from s3stream.errors import S3StreamError, StorageFailedError
 from s3stream.object_wal.hedging import Hedging
@@ -47,6 +48,10 @@ RECORDS_PER_TURN: Final = 512
 SLOT_RECORDS_MAX: Final = 8_192
 """Records of a slot, unless one entry has more. They are sorted in one turn of the event loop,
 which takes 10 ms; a slot of 8 MiB could contain 70,000 small ones."""
+ACKNOWLEDGED_PER_TURN_MAX: Final = 64
+ACKNOWLEDGED_TURN_NS_MAX: Final = 4_000_000
+"""A turn of the event loop acknowledges no further slot after one of these bounds. When a slow put ends, all
+later slots in flight may be confirmed already, each with thousands of appends."""
 CLOSE_WAIT_S: Final = 5.0
 """Longest time that a close waits for the store or the controller. After that, the log stays open, and the
 next process recovers what was acknowledged."""
@@ -132,7 +137,13 @@ class ObjectWal:
         """Slots that were not put yet. The last one gathers; the others are full."""
         self._in_flight: deque[_Slot] = deque()
         """Slots whose put has begun and that are not acknowledged, in order. The first ones may be
-        confirmed and wait for the verification of the epoch."""
+        confirmed and wait for the verification of the epoch, or for a turn of the event loop."""
+        self._acknowledged_below = 0
+        """Slots below this sequence are acknowledged, now or in one of the next turns."""
+        self._acknowledges_later = False
+        self._turn = TurnBudget(
+            clock, count_max=ACKNOWLEDGED_PER_TURN_MAX, duration_ns_max=ACKNOWLEDGED_TURN_NS_MAX
+        )
         self._retained: deque[tuple[int, int]] = deque()
         """Sequence and size of acknowledged slots from the trim point on."""
         self._retained_bytes = 0
@@ -382,11 +393,23 @@ class ObjectWal:
         return self._in_flight[-1].sequence + 1 if self._in_flight else 0
 
     def _acknowledge(self, below: int) -> None:
-        """Acknowledge all slots below `below`."""
-        entries = sum(len(slot.waiters) for slot in self._in_flight if slot.sequence < below)
-        if entries:
-            self._pacing.acknowledged(entries)
-        while self._in_flight and self._in_flight[0].sequence < below and self._failure is None:
+        """Acknowledge all slots below `below`, in this and in later turns of the event loop."""
+        if below > self._acknowledged_below:
+            first, self._acknowledged_below = self._acknowledged_below, below
+            self._pacing.acknowledged(
+                sum(len(slot.waiters) for slot in self._in_flight if first <= slot.sequence < below)
+            )
+        if not self._acknowledges_later:
+            self._acknowledge_in_turn()
+
+    def _acknowledge_in_turn(self) -> None:
+        self._acknowledges_later = False
+        while self._in_flight and self._in_flight[0].sequence < self._acknowledged_below:
+            if self._turn.is_spent:
+                self._acknowledges_later = True
+                self._turn.call_later(self._acknowledge_in_turn)
+                return
+            self._turn.spend()
             slot = self._in_flight.popleft()
             assert slot.confirmed, "a slot is acknowledged before it is confirmed"
             self._queued_bytes -= slot.record_bytes
@@ -400,7 +423,7 @@ class ObjectWal:
             self._drained.set()
 
     def _begin_verify(self) -> None:
-        if not self._verifying and self._in_flight and self._in_flight[0].confirmed:
+        if not self._verifying and self._confirmed_below() > self._acknowledged_below:
             self._verifying = True
             self._tasks.spawn(self._verify_all(), "verify epoch")
 
@@ -409,8 +432,7 @@ class ObjectWal:
         request.
         """
         try:
-            while self._failure is None and self._in_flight and self._in_flight[0].confirmed:
-                below = self._confirmed_below()
+            while self._failure is None and (below := self._confirmed_below()) > self._acknowledged_below:
                 await self._manager.verify_epoch()
                 self._acknowledge(below)
         except Exception as error:  # noqa: BLE001 - as above
