@@ -191,3 +191,33 @@ async def test_work_that_waits_again_waits_for_the_next_turn() -> None:
         await asyncio.sleep(0)
         assert len(called) == turn
     assert budget.is_free
+
+
+async def test_a_task_that_waits_for_a_turn_is_not_delayed_by_tasks_that_came_later() -> None:
+    """A task that ran before the end of the turn was noted always found the budget spent by another one."""
+    clock: Any = SteppedClock()
+    budget, order = TurnBudget(clock, count_max=1, duration_ns_max=1_000), list[str]()
+
+    async def work(name: str, count: int) -> None:
+        for _ in range(count):
+            await budget.wait()
+            budget.spend()
+            order.append(name)
+
+    once = asyncio.ensure_future(work("once", 1))
+    budget.spend()
+    await asyncio.gather(once, work("often", 50))
+    assert order.index("once") <= 1
+    assert order.count("often") == 50
+
+
+async def test_a_cancelled_wait_for_a_turn_delays_nobody() -> None:
+    clock: Any = SteppedClock()
+    budget = TurnBudget(clock, count_max=1, duration_ns_max=1_000)
+    waits = [asyncio.ensure_future(budget.wait()) for _ in range(3)]
+    budget.spend()
+    await asyncio.sleep(0)
+    waits[0].cancel()
+    waits[1].cancel()
+    await asyncio.wait_for(waits[2], 5)
+    await asyncio.wait_for(budget.wait(), 5)

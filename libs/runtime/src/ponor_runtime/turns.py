@@ -105,6 +105,8 @@ class TurnBudget:
         self._count = 0
         self._began_ns = 0
         self._waiting: deque[Callable[[], None]] = deque()
+        self._waits: deque[object] = deque()
+        """One object for each running `wait`, in order."""
         self._is_due = False
         """Whether `_call_waiting` runs now or in the next turn."""
 
@@ -119,7 +121,7 @@ class TurnBudget:
     @property
     def is_free(self) -> bool:
         """Whether further work may begin in this turn, and none waits for a later one."""
-        return not self._waiting and not self.is_spent
+        return not self._waiting and not self._waits and not self.is_spent
 
     def call_later(self, work: Callable[[], None]) -> None:
         """Call `work` in a turn whose budget is not spent, after the work of earlier calls."""
@@ -153,9 +155,18 @@ class TurnBudget:
         self._count += 1
 
     async def wait(self) -> None:
-        """Wait for a turn whose budget is not spent."""
-        while self.is_spent:
-            await turn()
+        """Wait for a turn whose budget is not spent, after earlier calls."""
+        if not self._waits and not self.is_spent:
+            return
+        # Without an order, a task that the loop runs before `_begin_turn` could find the budget spent in each
+        # turn, because a task after `_begin_turn` spends it again.
+        mine = object()
+        self._waits.append(mine)
+        try:
+            while self._waits[0] is not mine or self.is_spent:
+                await turn()
+        finally:
+            self._waits.remove(mine)
 
     def _begin_turn(self) -> None:
         self._count = 0
