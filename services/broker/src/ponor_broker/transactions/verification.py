@@ -239,6 +239,7 @@ class TransactionVerifier(Generic[P]):
     async def _route_due(self) -> None:
         while True:
             await self._retries.wait()
+            await self._turn.wait()  # in order, so that settled batches cannot delay new questions for long
             # Cached per turn: questions of one transaction arrive together, and the image does not change.
             coordinator = cache(self._coordinator)
             for question in self._retries.take(QUESTIONS_PER_REQUEST_MAX):
@@ -275,6 +276,7 @@ class TransactionVerifier(Generic[P]):
         queue = self._lanes[node_id]
         while queue:
             asked: dict[_Question[P], P] = {}
+            await self._turn.wait()
             try:
                 answer = await self._port.ask(node_id, partial(self._build, queue, asked))
             except PeerUnavailableError:
