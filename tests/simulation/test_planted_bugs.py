@@ -62,6 +62,8 @@ def could_show(mutant: str, seed: int) -> bool:
         return bool(plan.transactions.clients)
     if mutant.startswith("group_"):
         return bool(plan.group.clients)
+    if mutant.startswith("share_"):
+        return bool(plan.share_group.clients)
     return True
 
 

@@ -16,6 +16,7 @@ from tests.simulation.mutants.garbage import GARBAGE_MUTANTS
 from tests.simulation.mutants.groups import GROUP_MUTANTS
 from tests.simulation.mutants.mutant import Suite
 from tests.simulation.mutants.raft import RAFT_MUTANTS
+from tests.simulation.mutants.share_groups import SHARE_MUTANTS
 from tests.simulation.mutants.storage import JOURNAL_AND_STORAGE_MUTANTS
 from tests.simulation.mutants.transactions import TRANSACTION_MUTANTS
 
@@ -27,6 +28,7 @@ MUTANTS: Final = {
         *BROKER_MUTANTS,
         *TRANSACTION_MUTANTS,
         *GROUP_MUTANTS,
+        *SHARE_MUTANTS,
         *COMPACTION_MUTANTS,
         *CONTROLLER_MUTANTS,
         *GARBAGE_MUTANTS,
@@ -37,7 +39,11 @@ MUTANTS: Final = {
 def clients_of(name: str) -> OptionalClients:
     """Which optional clients the swarm's seeds of a mutant have: those that show the bug."""
     # Seeds are cheaper without the others, and do not change with them.
-    return OptionalClients(transactions=name.startswith("transaction_"), group=name.startswith("group_"))
+    return OptionalClients(
+        transactions=name.startswith("transaction_"),
+        group=name.startswith("group_"),
+        share_group=name.startswith("share_"),
+    )
 
 
 def caught_by(suite: Suite) -> list[tuple[str, int, str]]:
