@@ -64,6 +64,8 @@ def could_show(mutant: str, seed: int) -> bool:
         return bool(plan.group.clients)
     if mutant.startswith("share_"):
         return bool(plan.share_group.clients)
+    if mutant.startswith("streams_"):
+        return bool(plan.streams_group.clients)
     return True
 
 

@@ -56,6 +56,7 @@ STATES: Final = {
 }
 MEMBERS: Final = OptionalClients(transactions=False, group=True)
 SHARE_MEMBERS: Final = OptionalClients(transactions=False, share_group=True)
+STREAMS_MEMBERS: Final = OptionalClients(transactions=False, streams_group=True)
 EFFECTS: Final = {"processes ended by a fault": 6, "files that lost bytes in a power loss": 1}
 CHECKED: Final = (1, 3, 4, 6, 10, *range(12, 39))
 """Invariants that the recorded seeds check, without those of transactions."""
@@ -176,6 +177,22 @@ def test_the_swarm_has_members_of_share_groups() -> None:
         lambda results: missing(results, states, range(62, 66)),
         (run(seed, SHARE_MEMBERS) for seed in (8, 28, 54)),
         further(SHARE_MEMBERS, fits=lambda plan: plan.share_group.clients),
+    )
+
+
+@pytest.mark.timeout(1_800)
+def test_the_swarm_has_members_of_streams_groups() -> None:
+    states = {
+        "runs with members of a streams group": 2,
+        "streams groups: joins": 5,
+        "streams groups: tasks assigned": 5,
+        "streams groups: tasks revoked": 1,
+        "streams groups: members that disappeared": 1,
+    }
+    check_reached(
+        lambda results: missing(results, states, (66, 67)),
+        (run(seed, STREAMS_MEMBERS) for seed in (23, 51)),
+        further(STREAMS_MEMBERS, fits=lambda plan: plan.streams_group.clients),
     )
 
 

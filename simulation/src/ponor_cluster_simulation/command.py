@@ -41,14 +41,15 @@ def simulate(
     first: Annotated[int, typer.Option(min=0, help="First seed; not with --seed.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2,
     groups: Annotated[
-        bool, typer.Option(help="Add members of a consumer and of a share group, to 40 % of the seeds each.")
+        bool,
+        typer.Option(help="Add members of groups of three types, to 40 % of the seeds each."),
     ] = False,
     log: Annotated[bool, typer.Option(help="Show the services' logs.")] = False,
 ) -> None:
     """Run seeds and print a report; see HELP."""
     if not log:
         silence()
-    clients = OptionalClients(group=groups, share_group=groups)
+    clients = OptionalClients(group=groups, share_group=groups, streams_group=groups)
     if seed is not None:
         only = None if faults is None else [int(number) for number in faults.split(",") if number.strip()]
         results = [run_seed(seed, only=only, small=only is None, clients=clients)]

@@ -18,6 +18,7 @@ from tests.simulation.mutants.mutant import Suite
 from tests.simulation.mutants.raft import RAFT_MUTANTS
 from tests.simulation.mutants.share_groups import SHARE_MUTANTS
 from tests.simulation.mutants.storage import JOURNAL_AND_STORAGE_MUTANTS
+from tests.simulation.mutants.streams_groups import STREAMS_MUTANTS
 from tests.simulation.mutants.transactions import TRANSACTION_MUTANTS
 
 MUTANTS: Final = {
@@ -29,6 +30,7 @@ MUTANTS: Final = {
         *TRANSACTION_MUTANTS,
         *GROUP_MUTANTS,
         *SHARE_MUTANTS,
+        *STREAMS_MUTANTS,
         *COMPACTION_MUTANTS,
         *CONTROLLER_MUTANTS,
         *GARBAGE_MUTANTS,
@@ -43,6 +45,7 @@ def clients_of(name: str) -> OptionalClients:
         transactions=name.startswith("transaction_"),
         group=name.startswith("group_"),
         share_group=name.startswith("share_"),
+        streams_group=name.startswith("streams_"),
     )
 
 

@@ -239,6 +239,8 @@ INVARIANTS: Final = (
         " limit",
         "histories, judgement",
     ),
+    Invariant(66, "a task has at most one owner in a streams group at a time", "histories"),
+    Invariant(67, "after the faults each task of a streams group has one living member", "judgement"),
 )
 
 

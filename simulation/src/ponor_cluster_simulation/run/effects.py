@@ -54,6 +54,7 @@ def count_effects(world: RunWorld) -> None:
     _count_transactions(world)
     _count_group(world)
     _count_share_group(world)
+    _count_streams_group(world)
     for kind, count in world.ledger.steps_taken.items():
         states[f"protocol steps: {kind}"] += count
     states["moves requested"] += sum(each.asked for each in clients.movers)
@@ -97,6 +98,13 @@ def _count_share_group(world: RunWorld) -> None:
     states["share groups: records acquired"] += len(shared.history.acquisitions)
     for name, count in shared.states.items():
         states[f"share groups: {name}"] += count
+
+
+def _count_streams_group(world: RunWorld) -> None:
+    states = world.cluster.coverage.states
+    states["runs with members of a streams group"] += bool(world.plan.streams_group.clients)
+    for name, count in world.clients.streams_group.states.items():
+        states[f"streams groups: {name}"] += count
 
 
 def _count_compaction(world: RunWorld) -> None:

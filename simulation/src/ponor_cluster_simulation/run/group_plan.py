@@ -65,8 +65,21 @@ class SharePlan:
         return tuple(f"share-member-{number}" for number in range(self.members))
 
 
+@dataclass(frozen=True, slots=True)
+class StreamsPlan:
+    """The streams group of a run; `members` is their number."""
+
+    members: int = 0
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Process names of the members."""
+        return tuple(f"streams-member-{number}" for number in range(self.members))
+
+
 NO_GROUP: Final = GroupPlan()
 NO_SHARE_GROUP: Final = SharePlan()
+NO_STREAMS_GROUP: Final = StreamsPlan()
 
 
 def draw_group(seed: int) -> GroupPlan:
@@ -92,6 +105,12 @@ def draw_share_group(seed: int) -> SharePlan:
     )
 
 
+def draw_streams_group(seed: int) -> StreamsPlan:
+    """Draw the streams group of a seed."""
+    chance = random.Random(f"streams group {seed}")
+    return StreamsPlan(chance.randint(2, 4)) if chance.random() < SHARE else NO_STREAMS_GROUP
+
+
 def with_group_faults(
     seed: int, schedule: Schedule, machines: Machines, clients: tuple[str, ...], what: str = "members"
 ) -> Schedule:
@@ -112,6 +131,19 @@ def with_short_sessions(settings: BrokerSettings) -> BrokerSettings:
             group_min_session_timeout_ms=SESSION_TIMEOUT_MS,
             group_consumer_session_timeout_ms=SESSION_TIMEOUT_MS,
             group_consumer_assignment_interval_ms=200,
+        ),
+    )
+
+
+def with_streams_settings(settings: BrokerSettings) -> BrokerSettings:
+    """Return settings with which streams groups assign tasks within seconds."""
+    return replace(
+        settings,
+        groups=replace(
+            settings.groups,
+            group_streams_session_timeout_ms=SESSION_TIMEOUT_MS,
+            group_streams_initial_rebalance_delay_ms=300,
+            group_streams_assignment_interval_ms=200,
         ),
     )
 

@@ -33,6 +33,7 @@ from ponor_cluster_simulation.invariants.registry import LIVENESS
 from ponor_cluster_simulation.run.group_judgement import GroupJudgement
 from ponor_cluster_simulation.run.run_world import RunWorld
 from ponor_cluster_simulation.run.share_judgement import ShareJudgement
+from ponor_cluster_simulation.run.streams_judgement import StreamsJudgement
 from ponor_cluster_simulation.run.transaction_judgement import TransactionJudgement
 from ponor_cluster_simulation.workload.cold_reader import ColdReader
 from ponor_cluster_simulation.workload.keyed import KeyedWriter
@@ -60,6 +61,7 @@ class Judgement:
         self._transactions = TransactionJudgement(world)
         self._group = GroupJudgement(world)
         self._share = ShareJudgement(world)
+        self._streams = StreamsJudgement(world)
 
     async def judge(self) -> None:
         """Run all checks.
@@ -72,6 +74,7 @@ class Judgement:
         await self._transactions.check()
         await self._group.check(ends)
         await self._share.check(ends)
+        await self._streams.check()
         self._check_linearizable()
         await self._check_settled()
         await self._check_zombies()

@@ -32,13 +32,17 @@ from ponor_cluster_simulation.run.compaction_plan import CompactionPlan, draw_co
 from ponor_cluster_simulation.run.group_plan import (
     NO_GROUP,
     NO_SHARE_GROUP,
+    NO_STREAMS_GROUP,
     GroupPlan,
     SharePlan,
+    StreamsPlan,
     draw_group,
     draw_share_group,
+    draw_streams_group,
     with_group_faults,
     with_share_settings,
     with_short_sessions,
+    with_streams_settings,
 )
 from ponor_cluster_simulation.run.transaction_plan import (
     NO_TRANSACTIONS,
@@ -87,11 +91,13 @@ class OptionalClients:
         transactions: clients of transactions, in a share of the seeds.
         group: members of a consumer group, in a share of the seeds.
         share_group: members of a share group, in a share of the seeds.
+        streams_group: members of a streams group, in a share of the seeds.
     """
 
     transactions: bool = True
     group: bool = False
     share_group: bool = False
+    streams_group: bool = False
 
 
 DEFAULT_CLIENTS: Final = OptionalClients()
@@ -139,6 +145,7 @@ class RunPlan:
     transactions: TransactionPlan = NO_TRANSACTIONS
     group: GroupPlan = NO_GROUP
     share_group: SharePlan = NO_SHARE_GROUP
+    streams_group: StreamsPlan = NO_STREAMS_GROUP
 
     def only(self, numbers: Sequence[int]) -> RunPlan:
         """The same plan with some of its faults."""
@@ -175,6 +182,16 @@ def draw_plan(seed: int, clients: OptionalClients = DEFAULT_CLIENTS) -> RunPlan:
                 seed, plan.schedule, machines, share_group.clients, "members of a share group"
             ),
             share_group=share_group,
+        )
+    streams_group = draw_streams_group(seed) if clients.streams_group else NO_STREAMS_GROUP
+    if streams_group.clients:
+        plan = replace(
+            plan,
+            settings=replace(plan.settings, broker=with_streams_settings(plan.settings.broker)),
+            schedule=with_group_faults(
+                seed, plan.schedule, machines, streams_group.clients, "members of a streams group"
+            ),
+            streams_group=streams_group,
         )
     return plan
 

@@ -35,6 +35,7 @@ from ponor_cluster_simulation.workload.share_sessions import SharedShareGroup
 from ponor_cluster_simulation.workload.shared_group import FASTEST_CLOCK, STALE_S, SharedGroup
 from ponor_cluster_simulation.workload.shared_transactions import TOPIC as TRANSACTIONAL
 from ponor_cluster_simulation.workload.stale_commits import SharedStreams, StaleCommitter
+from ponor_cluster_simulation.workload.streams_member import SharedStreamsGroup, StreamsMember
 from ponor_cluster_simulation.workload.wrong_compactions import WrongCompactor
 
 TOPIC: Final = "orders"
@@ -120,6 +121,16 @@ class RunClients:
         ]
         self.share_group = self._make_share_group()
         self.share_members = [ShareMember(name, self.share_group) for name in plan.share_group.clients]
+        self.streams_group = SharedStreamsGroup(
+            "streams-of-orders",
+            TOPIC,
+            plan.partitions,
+            cluster.kafka_addresses,
+            pause_s_max=MEMBER_PAUSE_S_MAX,
+        )
+        self.streams_members = [
+            StreamsMember(name, self.streams_group) for name in plan.streams_group.clients
+        ]
         self.transactions = TransactionClients(
             plan.transactions, self._checks, bootstrap=cluster.kafka_addresses, pause_s_max=plan.pause_s_max
         )
@@ -150,7 +161,8 @@ class RunClients:
         for number, committer in enumerate(self.committers):
             self._simulation.process(f"group-{number}", committer.run).start()
         self._start(self.producers, self.consumers, self.repeaters)
-        self._start(self.transactions.producers, self.transactions.readers, self.members, self.share_members)
+        self._start(self.transactions.producers, self.transactions.readers)
+        self._start(self.members, self.share_members, self.streams_members)
 
     def start_others(self) -> None:
         """Start the other clients. Call it after the first acknowledgement, so that brokers and not stale
@@ -169,7 +181,7 @@ class RunClients:
         end.
         """
         self.admin.stop = self.shared_streams.stop = True
-        self.group.is_calm = self.share_group.is_calm = True
+        self.group.is_calm = self.share_group.is_calm = self.streams_group.is_calm = True
         self.transactions.stop()
         groups: tuple[Sequence[_Stoppable], ...] = (
             self.producers,
