@@ -115,7 +115,8 @@ def main(bootstrap: str, topic: str, group: str, protocol: str, static: str, *na
             members = [started(name) for name in names]
         for position, member in enumerate(members):
             if member.has_failed():
-                member.close()
+                # It owns nothing any more. Its close may wait, and the other members must be polled.
+                threading.Thread(target=member.consumer.close, daemon=True).start()
                 members[position] = started(member.name)
         time.sleep(POLL_EVERY_S)
 
