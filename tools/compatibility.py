@@ -66,6 +66,7 @@ REMARKS: Final[Mapping[str, str]] = {
     "UPDATE_FEATURES": "Ponor's features (`ponor.*`); levels can only increase; `transaction.version` is"
     " always 2; `group.version`, `share.version` and `streams.version` are always 1",
     "UNREGISTER_BROKER": "`ponor cluster unregister` does this",
+    "SASL_HANDSHAKE": "from version 1 on; SCRAM-SHA-256, SCRAM-SHA-512 and PLAIN on listeners with SASL",
     "DESCRIBE_ACLS": "SECURITY_DISABLED, as in Kafka without an authorizer, unless `acls_enabled` is set;"
     " requests are not authorized yet",
     "CREATE_ACLS": "likewise; atomic for each 500 ACLs; INVALID_REQUEST for ANY and MATCH, where Kafka"
@@ -95,7 +96,6 @@ REMARKS: Final[Mapping[str, str]] = {
     "PUSH_TELEMETRY": "Kafka advertises it only with a metrics receiver",
 }
 _MISSING_BY_WORD: Final[Mapping[str, str]] = {
-    "SASL": SECURITY,
     "ACLS": SECURITY,
     "DELEGATION": SECURITY,
     "QUOTAS": QUOTAS,

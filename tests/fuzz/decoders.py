@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import random
+import ssl
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
@@ -20,6 +21,7 @@ from ponor_broker.groups.record_codec import decode_entry as decode_offsets_entr
 from ponor_broker.listener.frame_receiver import FrameReceiver
 from ponor_broker.partitions.state.producer_entry import ProducerBatch
 from ponor_broker.partitions.state.producer_state import ProducerStates
+from ponor_broker.security.errors import AuthenticationFailedError
 from ponor_broker.transactions.record_codec import decode_entry as decode_transaction_entry
 from ponor_kafka.api import APIS, ApiKey
 from ponor_kafka.codec import decode, encode, request_class
@@ -54,6 +56,15 @@ from spark.tests import kernel_oracle
 from tests.fuzz.accepted_batches import CONFIGS, AcceptedBatches
 from tests.fuzz.hostile_batches import hostile_batch, sealed
 from tests.fuzz.instances import random_message
+from tests.fuzz.security import (
+    FINAL,
+    FIRST,
+    client_hello,
+    final_message,
+    first_message,
+    plain_message,
+    tls_records,
+)
 
 DECOMPRESSED_BYTES_MAX: Final = 1 << 20
 BOMB_BYTES: Final = 64 << 20
@@ -113,9 +124,7 @@ def all_decoders() -> list[Decoder]:
         Decoder("objects", "stream records", tuple(_stream_records(rng)), _drain_records, ObjectCorruptError),
         Decoder("objects", "object index", (_index(),), _decode_index, ObjectCorruptError),
         Decoder("objects", "object footer", (_object()[-FOOTER_BYTES:],), _decode_footer, ObjectCorruptError),
-        Decoder(
-            "objects", "data block", (_object()[: _index_position()],), _decode_block, ObjectCorruptError
-        ),
+        Decoder("objects", "block", (_object()[: _index_position()],), _decode_block, ObjectCorruptError),
         *_spark_decoders(),
         Decoder("partition state", "meta entries", _meta_entries(), _decode_meta, PartitionCorruptError),
         Decoder(
@@ -128,6 +137,7 @@ def all_decoders() -> list[Decoder]:
             lambda data: decode_txn_entry(data, "fuzz"),
             PartitionCorruptError,
         ),
+        *_security(),
         Decoder("records", "markers", _markers(), _decode_marker, KafkaWireError),
         Decoder(
             "partition state",
@@ -144,6 +154,15 @@ def all_decoders() -> list[Decoder]:
             RecordFormatError,
         ),
     ]
+
+
+def _security() -> Sequence[Decoder]:
+    return (
+        Decoder("security", "SCRAM first", (FIRST,), first_message, AuthenticationFailedError),
+        Decoder("security", "SCRAM final", (FINAL,), final_message, AuthenticationFailedError),
+        Decoder("security", "PLAIN", (b"\0user\0secret",), plain_message, AuthenticationFailedError),
+        Decoder("security", "TLS records", (client_hello(),), tls_records, ssl.SSLError),
+    )
 
 
 def _requests(rng: random.Random) -> Iterator[Decoder]:

@@ -100,6 +100,13 @@ ALLOWED: Final[Sequence[Allowed]] = (
         fits=lambda kafka, ponor: ponor == kafka + 1,
     ),
     Allowed(
+        "no SASL tokens without a header",
+        "after SaslHandshake 0, tokens have no request header; clients from Kafka 1.0 on use version 1",
+        api="ApiVersions",
+        path=r"api_keys\[17\]\.min_version",
+        fits=lambda kafka, ponor: (kafka, ponor) == (0, 1),
+    ),
+    Allowed(
         "more words",
         "Ponor sends an error message where Kafka sends none",
         path=r".*error_message",

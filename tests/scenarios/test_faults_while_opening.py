@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 from ponor.controller.v1.session_service_pb2 import Operation, OperationResult
-from ponor_broker.services import BrokerServices
+from ponor_broker.partition_services import PartitionServices
 from ponor_broker.storage.stream_manager import ControllerStreamManager
 from ponor_cluster_simulation.invariants.quiescence import unexplained
 from ponor_kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
@@ -64,21 +64,21 @@ class Faults:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        submit, put_keys = ControllerStreamManager._submit, BrokerServices._put_keys
+        submit, put_keys = ControllerStreamManager._submit, PartitionServices._put_keys
 
         async def submitted(manager: ControllerStreamManager, operation: Operation) -> OperationResult:
             result = await submit(manager, operation)
             await self.answered(manager._node_id)
             return result
 
-        async def put(services: BrokerServices, puts: Any) -> Any:
+        async def put(services: PartitionServices, puts: Any) -> Any:
             held = await put_keys(services, puts)
             await self.answered(services._node_id)
             return held
 
         with (
             patch.object(ControllerStreamManager, "_submit", submitted),
-            patch.object(BrokerServices, "_put_keys", put),
+            patch.object(PartitionServices, "_put_keys", put),
         ):
             yield
 

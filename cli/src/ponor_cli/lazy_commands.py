@@ -26,6 +26,7 @@ OWN: Final[Mapping[str, str]] = {
     "object": "ponor_cli.commands.object:object_app",
     "broker": "ponor_cli.commands.broker:broker_app",
     "cluster": "ponor_cli.commands.cluster:cluster_app",
+    "certificates": "ponor_cli.commands.certificates:certificates_app",
     "doctor": "ponor_cli.commands.doctor:doctor_app",
 }
 """MODULE:APPLICATION by name, in the order of the help."""

@@ -121,7 +121,9 @@ async def _many_groups() -> tuple[BrokerWorld, GroupCoordinator]:
 async def groups_found(recorder: TurnRecorder) -> None:
     """The first request of an administrator's tool about all groups."""
     _, coordinator = await _world()
-    finds = FindCoordinatorHandler(coordinator.shards, coordinator.shards, coordinator.shards)
+    finds = FindCoordinatorHandler(
+        coordinator.shards, coordinator.shards, coordinator.shards, lambda node_id, listener: None
+    )
     desk = Desk([ApiHandler(ApiKey.FIND_COORDINATOR, 0, 6, finds.handle)], {})
     await desk.ask(ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(coordinator_keys=["g"]))
     request = FindCoordinatorRequest(coordinator_keys=[f"g{number}" for number in range(KEYS)])

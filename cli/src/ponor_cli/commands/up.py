@@ -11,7 +11,7 @@ from ponor_runtime.identity import ClusterOrdinal
 from ponor_cli.local.directory import ClusterDirectory
 from ponor_cli.local.settings_routing import route_settings
 from ponor_cli.supervisor.run import run_up
-from ponor_cli.supervisor.up_options import UpOptions
+from ponor_cli.supervisor.up_options import UpOptions, read_listeners_file
 
 up_app = typer.Typer(add_completion=False)
 DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="Data directory of the cluster.")]
@@ -46,6 +46,14 @@ ShareStoreOption = Annotated[
         help="Accept an object store that contains other clusters; needed only at the first start.",
     ),
 ]
+ListenersOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--listeners",
+        metavar="FILE",
+        help="JSON list of further listeners with TLS or SASL; broker k adds k to their ports.",
+    ),
+]
 OrdinalOption = Annotated[
     int | None,
     typer.Option(
@@ -65,6 +73,7 @@ Examples:
   ponor up --host 0.0.0.0 --advertise kafka.example.com
   ponor up --object-store 's3://bucket/prefix?endpoint=http://127.0.0.1:9000'
   ponor up --object-store file:///srv/objects --share-store --cluster-ordinal 7
+  ponor up --listeners listeners.json
   ponor up --otlp http://127.0.0.1:4318 --trace-ratio 0.1
 """
 
@@ -87,6 +96,7 @@ def up(
     wal: Annotated[str, typer.Option(help="Write-ahead log: file or object.")] = "file",
     share_store: ShareStoreOption = False,
     cluster_ordinal: OrdinalOption = None,
+    listeners: ListenersOption = None,
     ready_file: Annotated[
         Path | None, typer.Option(help="File that `ponor up` writes when clients can produce.")
     ] = None,
@@ -122,6 +132,7 @@ def up(
         trace_ratio=trace_ratio,
         cluster_ordinal=None if cluster_ordinal is None else ClusterOrdinal(cluster_ordinal),
         share_store=share_store,
+        listeners=() if listeners is None else read_listeners_file(listeners),
         settings=route_settings(setting or []),
     )
     run_up(options, restart=not no_restart, ready_file=ready_file)

@@ -20,6 +20,7 @@ from ponor_cli.supervisor.up_options import (
     UpOptions,
     advertised_host,
     check_options,
+    listeners_of,
     object_store_url,
 )
 
@@ -146,6 +147,7 @@ def cluster_configuration(
         quorum.cluster_id,
         quorum.cluster_ordinal,
         options.share_store,
+        options.listeners,
     )
 
 
@@ -194,6 +196,7 @@ class ClusterConfiguration:
     cluster_id: str = ""
     cluster_ordinal: ClusterOrdinal = UNDRAWN_ORDINAL
     share_store: bool = False
+    listeners: tuple[dict[str, Any], ...] = ()
 
     def reached(self, address: str) -> str:
         """Return the advertised address of a process that listens on `address`."""
@@ -216,6 +219,7 @@ class ClusterConfiguration:
             "kafka_host": self.host,
             **({"advertised_host": self.advertise} if self.advertise else {}),
             "kafka_port": self.kafka_port + number,
+            **({"listeners": listeners_of(self.listeners, number)} if self.listeners else {}),
             "wal": self.wal,
         }
 

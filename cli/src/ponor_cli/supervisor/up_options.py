@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from ponor_broker.listener_configuration import ListenerConfigurationError, read_listeners
 from ponor_runtime.identity import CLUSTER_ORDINAL_MAX, ClusterOrdinal
 
 from ponor_cli.errors import CommandError
@@ -19,6 +22,8 @@ BROKERS_MAX = 16
 GCS_MAX = 16
 COMPACTORS_MAX = 8
 CONTROLLERS_MAX: Final = 2 * max(FIRST_CONTROLLERS)
+FILE_KEYS: Final = ("certificate", "key", "client_ca")
+"""Keys of a listener whose values are paths."""
 WALS: Final = ("file", "object")
 """Place of a broker's write-ahead log: its own disk, or the object store."""
 
@@ -45,6 +50,8 @@ class UpOptions:
     """None: `quorum_file` draws it for a new cluster, and later reads it from the directory."""
     share_store: bool = False
     """Whether the object store may hold other clusters."""
+    listeners: tuple[dict[str, Any], ...] = ()
+    """Listeners of broker 0 beside the one at `kafka_port`; those of broker k have the ports plus k."""
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
     """Role -> setting -> value, as assigned to roles by `settings_routing`."""
 
@@ -87,6 +94,51 @@ def check_options(options: UpOptions) -> None:
         )
     if options.advertise in EVERY_INTERFACE:
         raise CommandError(f"--advertise {options.advertise} is not a name of this machine")
+    _check_listeners(options)
+
+
+def _check_listeners(options: UpOptions) -> None:
+    try:
+        read_listeners(listeners_of(options.listeners, options.brokers - 1))
+    except ListenerConfigurationError as error:
+        raise CommandError(f"--listeners: {error}") from error
+
+
+def read_listeners_file(path: Path) -> tuple[dict[str, Any], ...]:
+    """Read the file of `--listeners`. Relative paths in it are those of the file's directory.
+
+    Raises:
+        CommandError: the file is missing or is not a JSON list of objects.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CommandError(f"--listeners {path} cannot be read: {error}") from error
+    if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
+        raise CommandError(f"--listeners {path}: write a JSON list of objects, one for each listener")
+    directory = path.resolve().parent
+    return tuple(
+        {
+            key: str(directory / value) if key in FILE_KEYS and isinstance(value, str) else value
+            for key, value in one.items()
+        }
+        for one in content
+    )
+
+
+def listeners_of(listeners: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any]]:
+    """Return the listeners of broker `number`: those of broker 0 with their ports plus the number."""
+    return [
+        {
+            **one,
+            **{
+                key: one[key] + number
+                for key in ("port", "advertised_port")
+                if type(one.get(key)) is int and one[key]
+            },
+        }
+        for one in listeners
+    ]
 
 
 def object_store_url(options: UpOptions) -> str:

@@ -175,6 +175,7 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_kafka_requests_total": Metric(COUNTER, "requests", ("api",), "Requests answered"),
     "ponor_kafka_request_seconds": Metric(HISTOGRAM, "seconds", ("api",), "Time from the complete request to the written response", MICROSECONDS, PER_SECOND_US),
     "ponor_kafka_connections": Metric(GAUGE, "connections", (), "Open client connections"),
+    "ponor_kafka_connections_pending": Metric(GAUGE, "connections", (), "Clients that have not completed the TLS handshake or SASL authentication"),
     "ponor_kafka_connections_refused_total": Metric(COUNTER, "connections", ("reason",), "Connections closed"
                                                                                          " by the broker"),
     "ponor_kafka_bytes_total": Metric(COUNTER, "bytes", ("direction",), "Bytes received from (in) and sent"

@@ -154,6 +154,7 @@ class _Broker:
             wal=options.wal,
             kafka_host=options.client_host,
             kafka_port=frontend.port,
+            listeners=frontend.addresses,
         )
         self._drain = Drain(self._node, runtime.clock, runtime.process, ms_max=settings.drain_ms_max)
 
@@ -229,7 +230,8 @@ class _Broker:
         try:
             await self._open_partitions(services)
             await self._frontend.serve(services.dispatcher)
-            ready({"kafka": join_host_port(self._options.client_host, self._frontend.port)})
+            further = {f"kafka.{name}": address for name, address in self._frontend.addresses.items()}
+            ready({"kafka": join_host_port(self._options.client_host, self._frontend.port), **further})
             LOG.info(
                 "serving Kafka clients on %s:%d as node %d",
                 self._options.client_host,

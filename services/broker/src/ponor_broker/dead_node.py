@@ -111,6 +111,7 @@ async def rescue(
         wal=WalKind.FILE,
         kafka_host=dead.kafka_host,
         kafka_port=dead.kafka_port,
+        listeners={},
     )
     node.start(tasks)
     try:

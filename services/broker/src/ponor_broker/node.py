@@ -7,6 +7,7 @@ acknowledged is durable, and it may acknowledge no more.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 from ponor_metadata.client.controllers import KnownControllers
@@ -45,6 +46,7 @@ class Node:
         wal: WalKind,
         kafka_host: str,
         kafka_port: int,
+        listeners: Mapping[str, str],
     ) -> None:
         self._runtime = runtime
         self._parting = False
@@ -72,6 +74,7 @@ class Node:
                 seen=seen,
                 kafka_host=kafka_host,
                 kafka_port=kafka_port,
+                listeners=listeners,
                 wal=wal,
             ),
             addresses=self.controllers,

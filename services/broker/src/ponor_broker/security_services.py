@@ -9,14 +9,17 @@ from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_kafka.api import ApiKey
 from ponor_metadata.tables.schema import View
 from ponor_runtime.health import Health
+from ponor_runtime.runtime import Runtime
 from ponor_runtime.turns import in_turns
 
 from ponor_broker.handlers.authorization import create_acls, delete_acls, describe_acls
 from ponor_broker.handlers.security.acls import AclsHandler
+from ponor_broker.handlers.security.sasl import SaslHandlers
 from ponor_broker.handlers.security.scram_credentials import ScramCredentialsHandler
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.requests.api_handler import ApiHandler
 from ponor_broker.security.authorizer import Authorizer
+from ponor_broker.security.mechanisms import ExchangeFactory
 from ponor_broker.security.scram_credentials import ScramCredentials
 from ponor_broker.security.settings import SecuritySettings
 
@@ -27,6 +30,7 @@ class SecurityServices:
     def __init__(
         self,
         settings: SecuritySettings,
+        runtime: Runtime,
         image: Callable[[], View],
         admin: TopicAdmin,
         spawn: Callable[[Coroutine[Any, Any, None], str], object],
@@ -35,6 +39,11 @@ class SecurityServices:
         self._admin = admin
         self._spawn = spawn
         self.scram_credentials = ScramCredentials(image)
+        self._sasl = SaslHandlers(
+            ExchangeFactory(self.scram_credentials.find, runtime.randomness),
+            runtime.clock,
+            session_ms_max=settings.reauthentication_ms_max,
+        )
         self.authorizer: Authorizer | None = None
         if settings.acls_enabled:
             self.authorizer = Authorizer(
@@ -64,6 +73,7 @@ class SecurityServices:
         """Return the security APIs with the versions that the broker advertises."""
         scram = ScramCredentialsHandler(self.scram_credentials, self._admin)
         handlers = [
+            *self._sasl.handlers(),
             ApiHandler(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, scram.describe),
             ApiHandler(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, scram.alter),
         ]

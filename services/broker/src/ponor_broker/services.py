@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from ponor.controller.v1.session_service_pb2 import Operation, PutKey, PutKeys
 from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_kafka.api import ApiKey
 from ponor_kafka.internal_topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
@@ -17,7 +16,6 @@ from ponor_metadata.client.quorum_client import QuorumClient
 from ponor_metadata.client.session import SessionClient
 from ponor_metadata.client.subscription import SubscriptionClient
 from ponor_metadata.nouns.nodes import WalKind
-from ponor_metadata.nouns.streams import StreamRow
 from ponor_runtime.identity import NodeId
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
@@ -60,25 +58,10 @@ from ponor_broker.handlers.topics.elect_leaders import elect_leaders
 from ponor_broker.handlers.topics.partition_reassignments import PartitionReassignmentsHandler
 from ponor_broker.handlers.transactions.write_txn_markers import WriteTxnMarkersHandler
 from ponor_broker.load_report import LoadReporter
+from ponor_broker.partition_services import PartitionServices
 from ponor_broker.partitions.batch_validation import BatchValidator
-from ponor_broker.partitions.cleaning.cleaner import LogCleaner
-from ponor_broker.partitions.cleaning.cleaning_pass import CleaningLimits
-from ponor_broker.partitions.cleaning.pace import Pace
-from ponor_broker.partitions.handoff.handoff_source import HandoffSource
-from ponor_broker.partitions.handoff.handoff_target import HandoffTarget
 from ponor_broker.partitions.handoff.move_operations import MoveOperations
-from ponor_broker.partitions.handoff.owned_streams import OwnedStreams
-from ponor_broker.partitions.handoff.partition_opener import PartitionOpener
-from ponor_broker.partitions.handoff.target_release import TargetRelease
-from ponor_broker.partitions.handoff.transit_parking import TransitParking
-from ponor_broker.partitions.identity import PartitionKey
-from ponor_broker.partitions.maintenance.maintenance import PartitionMaintenance
-from ponor_broker.partitions.maintenance.maintenance_schedule import MaintenanceSchedule
-from ponor_broker.partitions.marker_writer import MarkerWriter
-from ponor_broker.partitions.open_partitions import OpenPartitions
-from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.stable_offset_lag import StableOffsetLag
-from ponor_broker.partitions.state.sequence_order import RefusedSequences
 from ponor_broker.partitions.topics.announcements import Announcements
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics.topic_config import TopicConfigs
@@ -93,7 +76,6 @@ from ponor_broker.security_services import SecurityServices
 from ponor_broker.serving import Serving, fence_after_ms
 from ponor_broker.settings import BrokerSettings
 from ponor_broker.share_services import ShareServices
-from ponor_broker.storage.wal_manager import submit
 from ponor_broker.transaction_services import TransactionServices
 
 _TOPIC_RECORDS: Final = frozenset({"topic_created", "topic_deleted", "partition_changed"})
@@ -140,14 +122,15 @@ class BrokerServices:
             session, subscription, self.topics, self._announcements, deadline_ms=deadline_ms
         )
         self.security = SecurityServices(
-            settings.security, lambda: subscription.image, self.admin, tasks.spawn
+            settings.security, runtime, lambda: subscription.image, self.admin, tasks.spawn
         )
         self.moves = MoveOperations(session, subscription)
         topic_configs = TopicConfigs(lambda: subscription.image, node_id, kafka_configs)
         self._sources = ConfigSources(lambda: subscription.image, node_id, kafka_configs)
         self._descriptions = ConfigDescriptions(self._sources, own_configs)
-        self.partitions, self._maintenance, self._cleaner, markers = self._partitions(streams, topic_configs)
-        self.markers = WriteTxnMarkersHandler(markers)
+        own = self._partition_services(streams, topic_configs)
+        self.partitions, self._maintenance, self._cleaner = own.partitions, own.maintenance, own.cleaner
+        self.markers = WriteTxnMarkersHandler(own.markers)
         self._producer_ids = ProducerIds(
             session, per_block=settings.producer_ids_per_block, deadline_ms=deadline_ms
         )
@@ -161,6 +144,20 @@ class BrokerServices:
         self._stable_offset_lag = StableOffsetLag(self.partitions.all, runtime.clock, runtime.telemetry)
         runtime.telemetry.gauge("ponor_partitions_open", lambda: len(self.partitions))
         export_limits(runtime.telemetry, settings)
+
+    def _partition_services(self, streams: StreamClient, topic_configs: TopicConfigs) -> PartitionServices:
+        return PartitionServices(
+            self._runtime,
+            self._settings,
+            node_id=self._node_id,
+            topics=self.topics,
+            topic_configs=topic_configs,
+            streams=streams,
+            session=self._session,
+            moves=self.moves,
+            serving=self.serving,
+            tasks=self._tasks,
+        )
 
     def _peer_connections(self, connect_peer: ConnectPeer) -> PeerConnections:
         return PeerConnections(
@@ -229,101 +226,6 @@ class BrokerServices:
             partitions_of_new=self._partitions_of_new,
         )
 
-    def _partitions(
-        self, streams: StreamClient, topic_configs: TopicConfigs
-    ) -> tuple[PartitionManager, PartitionMaintenance, LogCleaner, MarkerWriter]:
-        settings, clock = self._settings, self._runtime.clock
-        schedule = MaintenanceSchedule(clock)
-        refused = RefusedSequences(clock)
-        opener = PartitionOpener(
-            streams,
-            self.topics,
-            self._put_keys,
-            clock,
-            config=topic_configs.static_defaults,
-            producers_max=settings.producers_per_partition_max,
-            attend=schedule.touch,
-            refused=refused,
-        )
-        owned = OwnedStreams(streams, self.topics, self._node_id, attend=schedule.touch)
-        parking = TransitParking(
-            ms_max=settings.park_ms_max,
-            bytes_max=settings.park_bytes_max,
-            telemetry=self._runtime.telemetry,
-        )
-        registry = OpenPartitions(self.topics, topic_configs, parking)
-        partitions = PartitionManager(
-            self.topics,
-            registry,
-            *self._handoff(streams, opener, registry),
-            refused,
-            self.serving,
-            node_id=self._node_id,
-            tasks=self._tasks,
-        )
-        maintenance = PartitionMaintenance(
-            partitions,
-            owned,
-            schedule,
-            clock,
-            self._runtime.telemetry,
-            interval_ms=settings.maintenance_interval_ms,
-            producer_expiration_ms=settings.producer_expiration_ms,
-        )
-        cleaner = self._log_cleaner(partitions, owned, schedule)
-        return partitions, maintenance, cleaner, MarkerWriter(partitions, owned, clock)
-
-    def _handoff(
-        self, streams: StreamClient, opener: PartitionOpener, registry: OpenPartitions
-    ) -> tuple[HandoffTarget, HandoffSource]:
-        clock, tasks, telemetry = self._runtime.clock, self._tasks, self._runtime.telemetry
-        target = HandoffTarget(
-            opener,
-            TargetRelease(streams, self.moves, clock, open_here=self._open_here),
-            self.topics,
-            node_id=self._node_id,
-            clock=clock,
-            tasks=tasks,
-            telemetry=telemetry,
-            on_opened=registry.add,
-            on_undecided=registry.note_stale,
-        )
-        source = HandoffSource(
-            streams,
-            self.moves,
-            clock=clock,
-            tasks=tasks,
-            telemetry=telemetry,
-            open_here=self._open_here,
-            on_sealed=registry.refuses_appends,
-            on_kept=registry.accepts_appends,
-            on_undecided=registry.note_stale,
-        )
-        return target, source
-
-    def _open_here(self, key: PartitionKey) -> Sequence[StreamRow]:
-        """Return the streams of a partition that the image shows open at this broker."""
-        return self.topics.streams_open_at(key, self._node_id)
-
-    def _log_cleaner(
-        self, partitions: PartitionManager, owned: OwnedStreams, schedule: MaintenanceSchedule
-    ) -> LogCleaner:
-        settings, clock = self._settings, self._runtime.clock
-        return LogCleaner(
-            partitions.all,
-            owned,
-            schedule.touch,
-            clock,
-            self._runtime.telemetry,
-            CleaningLimits(settings.cleaner_map_bytes_max, settings.decompressed_batch_bytes_max),
-            Pace(
-                clock,
-                bytes_per_s_max=settings.cleaner_io_bytes_per_s_max,
-                busy_percent_max=settings.cleaner_busy_percent_max,
-            ),
-            interval_ms=settings.cleaner_interval_ms,
-        )
-
     def _dispatcher(self) -> Dispatcher:
         settings, clock = self._settings, self._runtime.clock
         validator = BatchValidator(decompressed_batch_bytes_max=settings.decompressed_batch_bytes_max)
@@ -382,7 +284,10 @@ class BrokerServices:
         )
         offsets, producers = ListOffsetsHandler(partitions), DescribeProducersHandler(partitions)
         coordinators = FindCoordinatorHandler(
-            self.coordinator.shards, self.transactions.coordinator.shards, self.shares.coordinator.shards
+            self.coordinator.shards,
+            self.transactions.coordinator.shards,
+            self.shares.coordinator.shards,
+            topics.broker,
         )
         ends = EndOffsetFinder(self.peers, topics, offsets, node_id=node_id)
         epochs = partial(offsets_for_leader_epochs, partitions)
@@ -493,8 +398,3 @@ class BrokerServices:
         if name == SHARE_STATE_TOPIC:
             return self._settings.share_state.share_state_topic_partitions
         return self._settings.num_partitions
-
-    async def _put_keys(self, puts: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        body = PutKeys(puts=[PutKey(key=key, value=value) for key, value in puts])
-        result = await submit(self._session, Operation(put_keys=body))
-        return [held.value for held in result.keys_held.held]

@@ -57,6 +57,18 @@ class BrokerSettings:
         within=(MIB, 1024 * GIB),
         doc="Requests received and not answered yet, all clients together.",
     )
+    pending_connections_max: int = setting(
+        1_000,
+        within=(1, 1_000_000),
+        unit="connections",
+        doc="Clients whose TLS handshake or SASL authentication is not complete. At the limit, the oldest"
+        " of them is disconnected.",
+    )
+    authentication_ms_max: int = setting(
+        10_000,
+        within=(100, 600_000),
+        doc="Longest TLS handshake and SASL authentication. A client that needs longer is disconnected.",
+    )
     connection_idle_ms_max: int = setting(
         600_000,
         within=(100, DAY_MS),

@@ -54,7 +54,7 @@ class Wire:
     def __init__(self, world: Any) -> None:
         self.world = world
         shards = world.coordinator.shards
-        finds = FindCoordinatorHandler(shards, shards, shards)
+        finds = FindCoordinatorHandler(shards, shards, shards, lambda node_id, listener: None)
         self.handlers = {h.key: h for h in group_handlers(world.coordinator, world, world.clock)}
         self.handlers[ApiKey.FIND_COORDINATOR] = ApiHandler(ApiKey.FIND_COORDINATOR, 0, 6, finds.handle)
 

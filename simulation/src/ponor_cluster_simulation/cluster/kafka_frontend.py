@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -51,6 +51,10 @@ class SimFrontend:
     @property
     def port(self) -> int:
         return self._port
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        return {}
 
     async def serve(self, dispatcher: RequestDispatcher) -> None:
         self._dispatcher = dispatcher

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ponor.controller.v1.session_service_pb2 import Hello, Welcome
 from ponor.metadata.v1 import records_pb2
@@ -25,6 +26,8 @@ class NodeIdentity:
     cluster_id: str = ""
     kafka_host: str = ""
     kafka_port: int = 0
+    listeners: Mapping[str, str] = field(default_factory=dict)
+    """Addresses, HOST:PORT by name, of a broker's further listeners."""
     wal: WalKind | None = None
     seen: tuple[SeenHistory, ...] = ()
     """How far nodes of this cluster had seen the log when this process started: their records in the
@@ -45,6 +48,7 @@ class NodeIdentity:
             incarnation=self.incarnation,
             kafka_host=self.kafka_host,
             kafka_port=self.kafka_port,
+            listeners=self.listeners,
             node_epoch=0 if welcome is None else welcome.node_epoch,
             seen=[each.message() for each in known],
             quorum_incarnation=0 if welcome is None else welcome.quorum_incarnation,

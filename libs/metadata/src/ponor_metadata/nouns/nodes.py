@@ -86,6 +86,15 @@ class BrokerConfigsRow(NamedTuple):
     configs: Mapping[str, str]
 
 
+class BrokerListenersRow(NamedTuple):
+    """Addresses, HOST:PORT by listener name, of a broker's listeners beside the one in its `NodeRow`. A row
+    has at least one.
+    """
+
+    node_id: NodeId
+    listeners: Mapping[str, str]
+
+
 class OperationRow(NamedTuple):
     """The stored result of an operation of a node's present epoch.
 
@@ -137,6 +146,9 @@ OPERATIONS: Final[Schema[tuple[NodeId, int], OperationRow]] = Schema(
 BROKER_CONFIGS: Final[Schema[NodeId, BrokerConfigsRow]] = Schema(
     "broker_configs", BrokerConfigsRow, FIRST_FIELD, (Section(15, (INTEGERS, SETTINGS), weighed=(1,)),)
 )
+BROKER_LISTENERS: Final[Schema[NodeId, BrokerListenersRow]] = Schema(
+    "broker_listeners", BrokerListenersRow, FIRST_FIELD, (Section(27, (INTEGERS, SETTINGS)),)
+)
 
 
 def is_current(view: View, node_id: NodeId, node_epoch: int) -> bool:
@@ -178,6 +190,7 @@ def node_registered(view: View, record: records.NodeRegistered) -> None:
             draining=False,
         )
     )
+    _replace_listeners(view, node_id, record.listeners)
 
 
 def node_fenced(view: View, record: records.NodeFenced) -> None:
@@ -194,6 +207,7 @@ def node_unregistered(view: View, record: records.NodeUnregistered) -> None:
     node = _node_at(view, record.node_id, record.node_epoch)
     assert node.fenced, f"node {record.node_id} is not fenced"
     view[NODES].put(node._replace(role=NodeRole.NONE, kafka_host="", kafka_port=0, wal=WalKind.FILE))
+    _replace_listeners(view, node.node_id, {})
 
 
 def node_drain_set(view: View, record: records.NodeDrainSet) -> None:
@@ -249,6 +263,14 @@ def _forget_results(view: View, node_id: NodeId, known_floor: int, floor: int) -
         operations.delete((node_id, below))
 
 
+def _replace_listeners(view: View, node_id: NodeId, listeners: Mapping[str, str]) -> None:
+    """Store the addresses that a process registered in place of those of the process before it."""
+    if listeners:
+        view[BROKER_LISTENERS].put(BrokerListenersRow(node_id, dict(listeners)))
+    elif node_id in view[BROKER_LISTENERS]:
+        view[BROKER_LISTENERS].delete(node_id)
+
+
 def _node_at(view: View, node_id: int, node_epoch: int) -> NodeRow:
     """Return the node's row, which must be at this epoch."""
     node = view[NODES].get(NodeId(node_id))
@@ -280,10 +302,15 @@ def _check(view: View) -> None:
             f"settings of an unknown broker {row.node_id}"
         )
         assert row.configs, f"broker {row.node_id}: a row without a setting"
+    for addresses in view[BROKER_LISTENERS]:
+        broker = view[NODES].get(addresses.node_id)
+        assert broker is not None, f"listeners of an unknown node {addresses.node_id}"
+        assert broker.role is NodeRole.BROKER, f"node {addresses.node_id} has listeners, but is not a broker"
+        assert addresses.listeners, f"broker {addresses.node_id}: a row without a listener"
 
 
 NOUN: Final = Noun(
-    schemas=(NODES, OPERATIONS, BROKER_CONFIGS),
+    schemas=(NODES, OPERATIONS, BROKER_CONFIGS, BROKER_LISTENERS),
     rules=(
         node_registered,
         node_fenced,

@@ -66,6 +66,11 @@ class FrameReceiver:
         self.failure: KafkaWireError | None = None
         """Why the bytes cannot be parsed; after that, the owner must pass in no bytes."""
 
+    def limit(self, frame_bytes_max: int, control_bytes_max: int) -> None:
+        """Replace both bounds; they apply to frames whose length has not been read yet."""
+        self._frame_max = frame_bytes_max
+        self._control_max = min(control_bytes_max, frame_bytes_max)
+
     @property
     def is_mid_frame(self) -> bool:
         """Whether part of a frame has arrived."""

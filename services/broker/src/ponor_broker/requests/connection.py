@@ -24,6 +24,7 @@ from ponor_runtime.budgets import BudgetExceededError, ByteBudget
 from ponor_runtime.disk import Buffer
 
 from ponor_broker.requests.request_flow import LARGE_CONTROL_BYTES, PRODUCE, STARTS_PER_CHECK, RequestFlow
+from ponor_broker.security.authentication import ANONYMOUS, Authentication
 
 Response: TypeAlias = Sequence[Buffer] | None
 """Buffers of one response frame; None: the request has no answer (acks=0)."""
@@ -45,6 +46,14 @@ class ConnectionContext:
     """Data about a client, for handlers and log lines."""
 
     peer: str
+    listener: str = ""
+    """Name of the listener; empty for the one that other brokers use."""
+    principal: str = ANONYMOUS
+    """Kafka's principal of the client: TYPE:NAME."""
+    authentication: Authentication | None = None
+    """State of the authentication at a listener with SASL; None at other listeners."""
+    ends: str | None = None
+    """Why the connection is closed after the next answer; None: it is not closed."""
     client_software_name: str = "unknown"
     client_software_version: str = "unknown"
     on_closed: dict[object, Callable[[], None]] | None = None
@@ -383,5 +392,7 @@ class ClientConnection:
         self._release(answered_bytes)
         if buffers:
             self._output.send(buffers)
+        if self.context.ends is not None:
+            self.failed(CloseConnectionError(self.context.ends))
         if self._queue:
             self._take_turn()

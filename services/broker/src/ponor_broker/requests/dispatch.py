@@ -76,10 +76,13 @@ class Measured:
 class Reply:
     """Builds the response frame of a body and counts the request as answered."""
 
-    __slots__ = ("_is_noted", "_measured", "header", "place", "received_ns")
+    __slots__ = ("_is_noted", "_measured", "connection", "header", "place", "received_ns")
 
-    def __init__(self, header: RequestHeader, measured: Measured, received_ns: int) -> None:
+    def __init__(
+        self, header: RequestHeader, connection: ConnectionContext, measured: Measured, received_ns: int
+    ) -> None:
         self.header = header
+        self.connection = connection
         self._measured = measured
         self._is_noted = False
         self.received_ns = received_ns
@@ -109,8 +112,15 @@ class TracedReply(Reply):
 
     __slots__ = ("_span",)
 
-    def __init__(self, header: RequestHeader, measured: Measured, received_ns: int, span: Span) -> None:
-        super().__init__(header, measured, received_ns)
+    def __init__(
+        self,
+        header: RequestHeader,
+        connection: ConnectionContext,
+        measured: Measured,
+        received_ns: int,
+        span: Span,
+    ) -> None:
+        super().__init__(header, connection, measured, received_ns)
         self._span = span
 
     def note(self) -> None:
@@ -227,8 +237,12 @@ class Dispatcher:
 
         Raises:
             KafkaWireError: the request is malformed.
-            CloseConnectionError: this broker does not handle the API or its version, or must not answer.
+            CloseConnectionError: this broker does not handle the API or its version, must not answer, or the
+                client is not authenticated.
         """
+        authentication = connection.authentication
+        if authentication is not None and not authentication.permits(frame, received_ns):
+            raise CloseConnectionError("the client is not authenticated, or its session has expired")
         if self._plain is not None and self._telemetry.tracing is None:
             pending = self._plain.start(frame, self._produce_measured, received_ns)
             if pending is not None:
@@ -237,7 +251,7 @@ class Dispatcher:
         route = self._routes.get(header.api_key)
         if route is None:
             raise CloseConnectionError(f"this broker does not support the API {ApiKey(header.api_key).name}")
-        reply = Reply(header, route.measured, received_ns)
+        reply = Reply(header, connection, route.measured, received_ns)
         if self._telemetry.tracing is not None:
             return self._dispatch_traced(route, frame, connection, reply)
         return self._start(route, frame, connection, reply)
@@ -250,7 +264,7 @@ class Dispatcher:
         span = begin_request(telemetry.tracing, header, connection, reply.received_ns)
         if span is None:
             return self._start(route, frame, connection, reply)
-        reply = TracedReply(header, route.measured, reply.received_ns, span)
+        reply = TracedReply(header, connection, route.measured, reply.received_ns, span)
         telemetry.request = span
         try:
             if header.api_key == ApiKey.PRODUCE:

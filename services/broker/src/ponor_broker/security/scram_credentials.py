@@ -27,6 +27,11 @@ class ScramKeys(NamedTuple):
         return "ScramKeys([hidden])"
 
 
+def digest_name(mechanism: ScramMechanism) -> str:
+    """Return the name of a mechanism's hash function."""
+    return _DIGESTS[mechanism]
+
+
 def derive_keys(mechanism: ScramMechanism, salted_password: bytes) -> ScramKeys:
     """Derive the keys of a salted password."""
     digest = _DIGESTS[mechanism]

@@ -1,4 +1,4 @@
-"""Settings of authorization, with Kafka's defaults."""
+"""Settings of authentication and authorization, with Kafka's defaults."""
 
 from __future__ import annotations
 
@@ -21,4 +21,10 @@ class SecuritySettings:
     )
     allow_everyone_if_no_acl_found: bool = setting(
         False, doc="Kafka's allow.everyone.if.no.acl.found: whether resources without ACLs are open to all."
+    )
+    reauthentication_ms_max: int = setting(
+        0,
+        within=(0, 365 * 86_400_000),
+        doc="Kafka's connections.max.reauth.ms: time after which a client must authenticate again with SASL;"
+        " 0: never.",
     )

@@ -398,6 +398,6 @@ def test_the_success_template_equals_the_codecs_bytes(version: int) -> None:
             outcome.log_append_time_ms = append_ms
             outcome.log_start_offset = log_start
             expected = encode_response_frame(
-                ApiKey.PRODUCE, version, header.correlation_id, answers.body(version, [outcome])
+                ApiKey.PRODUCE, version, header.correlation_id, answers.body(version, [outcome], "")
             )
             assert answers.one_success(header, outcome) == b"".join(expected)

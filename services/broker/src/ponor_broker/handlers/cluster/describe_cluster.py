@@ -21,7 +21,7 @@ CONTROLLERS: Final = 2
 
 
 async def describe_cluster(
-    topics: Topics, node_id: int, request: DescribeClusterRequest, _: RequestContext
+    topics: Topics, node_id: int, request: DescribeClusterRequest, context: RequestContext
 ) -> DescribeClusterResponse:
     """Return brokers, including fenced ones if requested."""
     if request.endpoint_type == CONTROLLERS:
@@ -34,9 +34,11 @@ async def describe_cluster(
         return _refused(
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {request.endpoint_type}"
         )
-    brokers = [DescribeClusterBroker(*broker) for broker in topics.brokers()]
+    listener = context.connection.listener
+    brokers = [DescribeClusterBroker(*broker) for broker in topics.brokers(listener)]
     if request.include_fenced_brokers:
-        brokers += [DescribeClusterBroker(*broker, is_fenced=True) for broker in topics.brokers(fenced=True)]
+        fenced = topics.brokers(listener, fenced=True)
+        brokers += [DescribeClusterBroker(*broker, is_fenced=True) for broker in fenced]
     return DescribeClusterResponse(
         cluster_id=topics.cluster_id or "",
         controller_id=node_id,

@@ -256,7 +256,10 @@ class FetchHandler:
             if one.records_bytes and one.partition is not None:
                 one.partition.bytes_out += one.records_bytes
         return build_fetch_response(
-            job.version, parts, session_id=session_id, node_endpoints=self._reader.endpoints(found)
+            job.version,
+            parts,
+            session_id=session_id,
+            node_endpoints=self._reader.endpoints(found, job.reply.connection.listener),
         )
 
     # Parked

@@ -216,10 +216,10 @@ class FetchReader:
         if hint is not None:
             one.current_leader = (hint.leader_id, hint.leader_epoch)
 
-    def endpoints(self, found: FetchPass) -> list[FetchNodeEndpoint]:
-        """Return the addresses of the hinted leaders."""
+    def endpoints(self, found: FetchPass, listener: str) -> list[FetchNodeEndpoint]:
+        """Return the addresses of the hinted leaders at the client's listener."""
         if not found.is_urgent:
             return []
         ids = {one.current_leader[0]: None for one in found.parts if one.current_leader is not None}
-        brokers = [self._partitions.topics.broker(node_id) for node_id in ids]
+        brokers = [self._partitions.topics.broker(node_id, listener) for node_id in ids]
         return [FetchNodeEndpoint(*broker) for broker in brokers if broker is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
@@ -51,9 +51,15 @@ class FindCoordinatorHandler:
     """Answers from the image; the first request of a type creates its internal topic."""
 
     def __init__(
-        self, groups: CoordinatorDirectory, transactions: CoordinatorDirectory, shares: CoordinatorDirectory
+        self,
+        groups: CoordinatorDirectory,
+        transactions: CoordinatorDirectory,
+        shares: CoordinatorDirectory,
+        address_at: Callable[[int, str], BrokerAddress | None],
     ) -> None:
+        """Answer from these directories; `address_at` returns a broker's address at a listener."""
         self._directories = {GROUP: groups, TRANSACTION: transactions, SHARE: shares}
+        self._address_at = address_at
         self._turns = Turns()
 
     async def handle(
@@ -81,6 +87,13 @@ class FindCoordinatorHandler:
             found = await self._find_shares(keys)
         else:
             found = [address or REFUSALS[key_type] for address in await directory.find(keys)]
+        listener = context.connection.listener
+        if listener:
+            brokers = {one.node_id: one for one in found if not isinstance(one, Refusal)}
+            moved = {node_id: self._address_at(node_id, listener) for node_id in brokers}
+            found = [
+                one if isinstance(one, Refusal) else moved[one.node_id] or REFUSALS[key_type] for one in found
+            ]
         return await self._turns.run_short(_answers(keys, found))
 
     async def _find_shares(self, keys: Sequence[str]) -> Sequence[_Found]:

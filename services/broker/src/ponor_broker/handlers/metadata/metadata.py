@@ -39,6 +39,7 @@ from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topics.announcements import Announcements
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics.topics import (
+    MAIN_LISTENER,
     Broker,
     Topics,
     is_valid_name,
@@ -60,8 +61,8 @@ IDS_MIN: Final = 12
 PARTITIONS_PER_STEP: Final = 250
 
 Spawn = Callable[[Any, str], object]
-_Key: TypeAlias = tuple[int, bytes]
-"""Version and body of a request."""
+_Key: TypeAlias = tuple[str, int, bytes]
+"""Listener, version and body of a request."""
 
 
 class MetadataHandler:
@@ -119,7 +120,7 @@ class MetadataHandler:
             KafkaWireError: malformed.
         """
         version = header.api_version
-        key = (version, bytes(memoryview(frame)[header.body_position :]))
+        key = (reply.connection.listener, version, bytes(memoryview(frame)[header.body_position :]))
         kept = self._answers.get(key)
         if kept is not None:
             return reply(kept)
@@ -145,8 +146,8 @@ class MetadataHandler:
         kept = self._answers.get(key)
         if kept is not None:
             return kept  # another request built it while this one waited
-        changes, version = self._changes, key[0]
-        response = yield from self.describe(request, version)
+        changes, (listener, version, _) = self._changes, key
+        response = yield from self.describe(request, version, listener)
         # One buffer, because thousands of small ones would have to be counted and joined for every response.
         answer: list[Buffer] = [b"".join((yield from encode_steps(response, version)))]
         if changes == self._changes and all(topic.error_code == ErrorCode.NONE for topic in response.topics):
@@ -154,7 +155,7 @@ class MetadataHandler:
         return answer
 
     def _keep(self, key: _Key, answer: list[Buffer]) -> None:
-        size_bytes = len(key[1]) + sum(map(len, answer))
+        size_bytes = len(key[2]) + sum(map(len, answer))
         if (
             len(self._answers) >= CACHED_ANSWERS_MAX
             or self._answers_bytes + size_bytes > self._kept_bytes_max
@@ -163,13 +164,16 @@ class MetadataHandler:
         self._answers[key] = answer
         self._answers_bytes += size_bytes
 
-    def describe(self, request: MetadataRequest, version: int) -> Steps[MetadataResponse]:
+    def describe(
+        self, request: MetadataRequest, version: int, listener: str = MAIN_LISTENER
+    ) -> Steps[MetadataResponse]:
         """Describe all topics for a null list (an empty one in version 0), otherwise the requested ones.
+        The addresses are those of the client's listener.
 
         The image may change between two steps. Brokers are looked up once, so that the list of brokers
         contains every named leader.
         """
-        brokers = {broker.node_id: broker for broker in self._topics.brokers()}
+        brokers = {broker.node_id: broker for broker in self._topics.brokers(listener)}
         pace = _Pace()
         topics: list[MetadataResponseTopic] = []
         wanted = request.topics

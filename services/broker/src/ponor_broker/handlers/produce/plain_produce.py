@@ -113,7 +113,8 @@ class PlainPending(PendingAnswer):
     def _refusal(self, error: PartitionError) -> Response:
         outcome = PartitionOutcome(self.topic, self.index)
         outcome.error = error
-        body = self._answers.body(self.version, [outcome])
+        listener = None if self.connection is None else self.connection.context.listener
+        body = self._answers.body(self.version, [outcome], listener)
         return encode_response_frame(ApiKey.PRODUCE, self.version, self.correlation_id, body)
 
 

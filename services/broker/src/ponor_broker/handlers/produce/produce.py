@@ -108,7 +108,8 @@ class ProducePending(PendingAnswer):
         if len(outcomes) == 1 and outcomes[0].error is None:
             self._reply.note()
             return (self._answers.one_success(self._reply.header, outcomes[0]),)
-        return self._reply(self._answers.body(self._reply.header.api_version, outcomes))
+        reply = self._reply
+        return reply(self._answers.body(reply.header.api_version, outcomes, reply.connection.listener))
 
     def complete(self) -> None:
         """Answer the request, unless its own refusal has closed the connection."""

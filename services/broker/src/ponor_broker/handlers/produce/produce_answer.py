@@ -84,9 +84,9 @@ class ProduceAnswers:
             template = self._templates[key] = _template(*key)
         return template
 
-    def body(self, version: int, outcomes: Sequence[PartitionOutcome]) -> list[Buffer]:
+    def body(self, version: int, outcomes: Sequence[PartitionOutcome], listener: str | None) -> list[Buffer]:
         """Return the response body for any outcomes; partitions of a topic are adjacent, as in the
-        request.
+        request. The addresses of leaders are those of the client's `listener`; None omits them.
         """
         endpoints: dict[int, NodeEndpoint] = {}
         topics: list[TopicProduceResponse] = []
@@ -97,12 +97,16 @@ class ProduceAnswers:
                 rows = []
                 last = outcome.topic
                 topics.append(_topic_response(last, rows))
-            rows.append(self._row(outcome, version, endpoints))
+            rows.append(self._row(outcome, version, listener, endpoints))
         response = ProduceResponse(responses=topics, node_endpoints=list(endpoints.values()))
         return encode_buffers(response, version)
 
     def _row(
-        self, outcome: PartitionOutcome, version: int, endpoints: dict[int, NodeEndpoint]
+        self,
+        outcome: PartitionOutcome,
+        version: int,
+        listener: str | None,
+        endpoints: dict[int, NodeEndpoint],
     ) -> PartitionProduceResponse:
         error = outcome.error
         if error is None:
@@ -123,8 +127,9 @@ class ProduceAnswers:
         hint = leader_hint(self._topics, outcome.topic, outcome.index, error)
         if hint is not None and version >= HINTS_VERSION_MIN:
             row.current_leader = LeaderIdAndEpoch(hint.leader_id, hint.leader_epoch)
-            if hint.endpoint is not None:
-                endpoints[hint.leader_id] = NodeEndpoint(*hint.endpoint)
+            endpoint = None if listener is None else self._topics.broker(hint.leader_id, listener)
+            if endpoint is not None:
+                endpoints[hint.leader_id] = NodeEndpoint(*endpoint)
         return row
 
 

@@ -1,1 +1,1 @@
-"""Handlers of the APIs for credentials and access control lists."""
+"""Handlers of the APIs for authentication, credentials and access control lists."""

@@ -20,6 +20,7 @@ from ponor_runtime.turns import Steps, in_turns
 from ponor_broker.handlers.share.acknowledging import Acknowledging, Outcome, check_size, member_of
 from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.topics.announcements import HINTED
+from ponor_broker.partitions.topics.topics import MAIN_LISTENER
 from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.share_partitions.sessions import (
     FINAL_EPOCH,
@@ -43,7 +44,9 @@ class ShareAcknowledgeHandler:
         self._acknowledging = acknowledging
         self._rules = rules
 
-    async def handle(self, request: ShareAcknowledgeRequest, _: RequestContext) -> ShareAcknowledgeResponse:
+    async def handle(
+        self, request: ShareAcknowledgeRequest, context: RequestContext
+    ) -> ShareAcknowledgeResponse:
         """Apply acknowledgements, and end the session if the request says so."""
         try:
             check_partitions(sum(len(topic.partitions) for topic in request.topics))
@@ -61,7 +64,7 @@ class ShareAcknowledgeHandler:
         outcomes = await self._acknowledge(member, rows, request)
         if request.share_session_epoch == FINAL_EPOCH:
             self._end(member)
-        return await in_turns(_response(outcomes, rules.delivery.lock_ms))
+        return await in_turns(_response(outcomes, rules.delivery.lock_ms, context.connection.listener))
 
     def _check_session(self, member: ShareSessionKey, epoch: int) -> None:
         if epoch == INITIAL_EPOCH:
@@ -95,14 +98,16 @@ class ShareAcknowledgeHandler:
             return  # the connection ended meanwhile, and the session with it
 
 
-def _response(outcomes: Mapping[PartitionKey, Outcome], lock_ms: int) -> Steps[ShareAcknowledgeResponse]:
+def _response(
+    outcomes: Mapping[PartitionKey, Outcome], lock_ms: int, listener: str
+) -> Steps[ShareAcknowledgeResponse]:
     topics: dict[bytes, list[PartitionData]] = {}
     endpoints: dict[int, NodeEndpoint] = {}
     for number, ((topic_id, index), (code, message, hint)) in enumerate(outcomes.items(), 1):
         row = PartitionData(index, error_code=code, error_message=message)
         if hint is not None:
             row.current_leader = LeaderIdAndEpoch(hint.leader_id, hint.leader_epoch)
-            if hint.endpoint is not None:
+            if hint.endpoint is not None and listener == MAIN_LISTENER:
                 endpoints[hint.leader_id] = NodeEndpoint(*hint.endpoint)
         elif code in HINTED:
             row.current_leader = LeaderIdAndEpoch(-1, -1)

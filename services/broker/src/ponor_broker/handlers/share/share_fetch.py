@@ -24,6 +24,7 @@ from ponor_broker.handlers.share.acknowledging import Acknowledging, Outcome, ch
 from ponor_broker.handlers.share.share_reading import Delivered, Delivery, ShareReader, Wanted
 from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.topics.announcements import HINTED
+from ponor_broker.partitions.topics.topics import MAIN_LISTENER
 from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.share_partitions.sessions import (
     FINAL_EPOCH,
@@ -98,7 +99,8 @@ class ShareFetchHandler:
         )
         if is_final:
             self._sessions.end(session)
-        return await in_turns(self._response(outcomes, delivery, rules.delivery.lock_ms))
+        listener = context.connection.listener
+        return await in_turns(self._response(outcomes, delivery, rules.delivery.lock_ms, listener))
 
     def _session(
         self,
@@ -153,7 +155,11 @@ class ShareFetchHandler:
     # The answer
 
     def _response(
-        self, outcomes: Mapping[PartitionKey, Outcome], delivery: Delivery | None, lock_ms: int
+        self,
+        outcomes: Mapping[PartitionKey, Outcome],
+        delivery: Delivery | None,
+        lock_ms: int,
+        listener: str,
     ) -> Steps[ShareFetchResponse]:
         rows: dict[PartitionKey, PartitionData] = {}
         endpoints: dict[int, NodeEndpoint] = {}
@@ -164,14 +170,14 @@ class ShareFetchHandler:
                 rows[topic_id, one.part.index] = _delivered(one)
                 if number % ROWS_PER_STEP == 0:
                     yield
-            for node_id, host, port in self._reader.endpoints(delivery.found):
+            for node_id, host, port in self._reader.endpoints(delivery.found, listener):
                 endpoints[node_id] = NodeEndpoint(node_id, host, port)
         for number, (key, (code, message, hint)) in enumerate(outcomes.items(), 1):
             row = rows.setdefault(key, PartitionData(key[1], records=b""))
             row.acknowledge_error_code, row.acknowledge_error_message = code, message
             if hint is not None:
                 row.current_leader = LeaderIdAndEpoch(hint.leader_id, hint.leader_epoch)
-                if hint.endpoint is not None:
+                if hint.endpoint is not None and listener == MAIN_LISTENER:
                     endpoints[hint.leader_id] = NodeEndpoint(*hint.endpoint)
             if number % ROWS_PER_STEP == 0:
                 yield

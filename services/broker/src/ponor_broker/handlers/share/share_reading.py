@@ -125,9 +125,9 @@ class ShareReader:
                 return Delivery(_refused(found), found)
             await self._wait(one, rules, wanted.min_bytes - found.bytes_found, left_s)
 
-    def endpoints(self, found: FetchPass) -> list[tuple[int, str, int]]:
-        """Return the addresses of the leaders that the refusals name."""
-        return [(one.node_id, one.host, one.port) for one in self._reader.endpoints(found)]
+    def endpoints(self, found: FetchPass, listener: str) -> list[tuple[int, str, int]]:
+        """Return the addresses, at the client's listener, of the leaders that the refusals name."""
+        return [(one.node_id, one.host, one.port) for one in self._reader.endpoints(found, listener)]
 
     # Passes
 

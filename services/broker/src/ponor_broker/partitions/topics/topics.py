@@ -14,7 +14,7 @@ from uuid import UUID
 from ponor_metadata.nouns.cluster import TENANTS
 from ponor_metadata.nouns.groups import GROUP_CONFIGS
 from ponor_metadata.nouns.keys import KEYS
-from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow
+from ponor_metadata.nouns.nodes import BROKER_LISTENERS, NODES, NodeRole, NodeRow
 from ponor_metadata.nouns.streams import STREAMS, STREAMS_OF_PARTITION, StreamRow
 from ponor_metadata.nouns.topics import (
     MOVES,
@@ -29,6 +29,7 @@ from ponor_metadata.nouns.topics import (
     TopicRow,
 )
 from ponor_metadata.tables.schema import View
+from ponor_runtime.host_port import split_host_port
 from ponor_runtime.identity import DEFAULT_TENANT, NodeId, StreamId, TenantId
 
 from ponor_broker.partitions.identity import PartitionKey
@@ -58,10 +59,12 @@ def name_problem(name: str) -> str | None:
 
 
 _KEY_PREFIX = "partition/"
+MAIN_LISTENER: Final = ""
+"""The listener in a broker's `NodeRow`, which other brokers use too. Further listeners have names."""
 
 
 class Broker(NamedTuple):
-    """A broker's address for clients."""
+    """A broker's address for clients of one listener."""
 
     node_id: int
     host: str
@@ -121,17 +124,28 @@ class Topics:
         """Partitions that a broker leads, of all tenants."""
         return self.image[PARTITIONS].find(PARTITIONS_LED_BY, node_id)
 
-    def brokers(self, *, fenced: bool = False) -> list[Broker]:
-        """Return the registered brokers that are not fenced, or with `fenced` those that are, by node id."""
-        rows = (row for row in self.image[NODES] if row.role is NodeRole.BROKER)
-        return [_address(row) for row in rows if row.fenced is fenced]
+    def brokers(self, listener: str = MAIN_LISTENER, *, fenced: bool = False) -> list[Broker]:
+        """Return the registered brokers that are not fenced, or with `fenced` those that are, by node id.
 
-    def broker(self, node_id: int) -> Broker | None:
-        """Return a broker if it is registered and not fenced."""
+        Their addresses are those of the listener; brokers without it are omitted.
+        """
+        rows = (row for row in self.image[NODES] if row.role is NodeRole.BROKER and row.fenced is fenced)
+        addresses = (self._address(row, listener) for row in rows)
+        return [address for address in addresses if address is not None]
+
+    def broker(self, node_id: int, listener: str = MAIN_LISTENER) -> Broker | None:
+        """Return a broker if it is registered, not fenced, and has the listener."""
         row = self.image[NODES].get(NodeId(node_id))
         if row is None or row.role is not NodeRole.BROKER or row.fenced:
             return None
-        return _address(row)
+        return self._address(row, listener)
+
+    def _address(self, row: NodeRow, listener: str) -> Broker | None:
+        if listener == MAIN_LISTENER:
+            return Broker(row.node_id, row.kafka_host, row.kafka_port)
+        further = self.image[BROKER_LISTENERS].get(row.node_id)
+        address = None if further is None else further.listeners.get(listener)
+        return None if address is None else Broker(row.node_id, *split_host_port(address))
 
     def meta_stream_id(self, topic_id: bytes, index: int) -> StreamId | None:
         """Return the Meta stream of a partition; None before its first open."""
@@ -262,7 +276,3 @@ def encode_stream_id(stream_id: StreamId) -> bytes:
 def decode_stream_id(value: bytes) -> StreamId:
     """Decode the output of `encode_stream_id`."""
     return StreamId(int(value))
-
-
-def _address(row: NodeRow) -> Broker:
-    return Broker(row.node_id, row.kafka_host, row.kafka_port)

@@ -26,7 +26,7 @@ from ponor_metadata.nouns.topics import PARTITIONS, PARTITIONS_LED_BY, Partition
 from ponor_metadata.nouns.wals import WALS, WALS_OF, WalRow
 from ponor_metadata.tables.found import rows_after
 from ponor_metadata.tables.schema import View
-from ponor_runtime.host_port import HOST_CHARACTERS_MAX, PORT_MAX
+from ponor_runtime.host_port import HOST_CHARACTERS_MAX, PORT_MAX, split_host_port
 from ponor_runtime.identity import NODE_ID_BOUND, NodeEpoch, NodeId, cluster_of_node
 
 from ponor_controller.kernel.decisions import invalid, refuse
@@ -36,6 +36,9 @@ WAL_KINDS = (0, *WalKind)
 _PLACES = {WalKind.FILE: "a file", WalKind.OBJECT: "the object store"}
 PARTITIONS_PER_BATCH_MAX: Final = 250
 """Leader epochs that one batch raises. Every subscriber applies a batch in one turn of its event loop."""
+LISTENERS_MAX: Final = 16
+"""Listeners of one broker beside the one for other brokers."""
+LISTENER_NAME_CHARACTERS_MAX: Final = 64
 ROLES = (records_pb2.NODE_ROLE_BROKER, records_pb2.NODE_ROLE_COMPACTOR, records_pb2.NODE_ROLE_GC)
 
 
@@ -233,6 +236,7 @@ def _registered(hello: wire.Hello, node_epoch: NodeEpoch, now_ms: int) -> record
         kafka_port=hello.kafka_port,
         registered_at_ms=now_ms,
     )
+    registered.listeners.update(hello.listeners)
     if _wal_kind(hello) is WalKind.OBJECT:  # FILE is the default: older records have no kind
         registered.wal = hello.wal
     return records_pb2.Record(node_registered=registered)
@@ -279,5 +283,34 @@ def _check_hello(hello: wire.Hello, view: View) -> None:
             f"broker {hello.node_id} must report the address for Kafka clients: a host of 1 to"
             f" {HOST_CHARACTERS_MAX} characters, and a port"
         )
+    elif hello.listeners:
+        problem = _listeners_problem(hello)
     if problem is not None:
         raise invalid(problem)
+
+
+def _listeners_problem(hello: wire.Hello) -> str | None:
+    """Return why the further listeners are invalid; None if they are valid."""
+    if hello.role != records_pb2.NODE_ROLE_BROKER:
+        return f"node {hello.node_id} is not a broker and must report no listeners"
+    if len(hello.listeners) > LISTENERS_MAX:
+        return (
+            f"broker {hello.node_id} reports {len(hello.listeners)} listeners; the limit is {LISTENERS_MAX}"
+        )
+    for name, address in hello.listeners.items():
+        if not 0 < len(name) <= LISTENER_NAME_CHARACTERS_MAX:
+            shown = name[:LISTENER_NAME_CHARACTERS_MAX]
+            return (
+                f"broker {hello.node_id}: the listener name {shown!r} must have 1 to"
+                f" {LISTENER_NAME_CHARACTERS_MAX} characters"
+            )
+        try:
+            host, port = split_host_port(address)
+        except ValueError as error:
+            return f"broker {hello.node_id}: the address of listener {name} is invalid: {error}"
+        if not (0 < len(host) <= HOST_CHARACTERS_MAX and 0 < port <= PORT_MAX):
+            return (
+                f"broker {hello.node_id}: the address of listener {name} must have a host of 1 to"
+                f" {HOST_CHARACTERS_MAX} characters, and a port"
+            )
+    return None
