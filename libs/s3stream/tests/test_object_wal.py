@@ -97,7 +97,7 @@ async def test_the_slots_behind_a_slow_one_are_acknowledged_in_turns(
     rig: ObjectWalRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """24 slots with 400 appends each took more than 16 ms, without the work of their partitions."""
-    monkeypatch.setattr(object_wal, "ACKNOWLEDGED_TURN_NS_MAX", 0)
+    monkeypatch.setattr(object_wal, "SLOTS_TURN_NS_MAX", 0)
     loop, per_turn = asyncio.get_running_loop(), [0]
     wal, store, told = await held(rig, 6)
 
@@ -118,7 +118,7 @@ async def test_the_slots_behind_a_slow_one_are_acknowledged_in_turns(
 async def test_slots_that_wait_for_a_turn_are_acknowledged_before_a_close(
     rig: ObjectWalRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_wal, "ACKNOWLEDGED_TURN_NS_MAX", 0)
+    monkeypatch.setattr(object_wal, "SLOTS_TURN_NS_MAX", 0)
     wal, store, told = await held(rig, 4)
     store.holds = False
     for number in (3, 2, 1, 0):

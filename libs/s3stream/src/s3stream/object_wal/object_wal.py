@@ -48,8 +48,8 @@ RECORDS_PER_TURN: Final = 512
 SLOT_RECORDS_MAX: Final = 8_192
 """Records of a slot, unless one entry has more. They are sorted in one turn of the event loop,
 which takes 10 ms; a slot of 8 MiB could contain 70,000 small ones."""
-ACKNOWLEDGED_PER_TURN_MAX: Final = 64
-ACKNOWLEDGED_TURN_NS_MAX: Final = 4_000_000
+SLOTS_PER_TURN_MAX: Final = 64
+SLOTS_TURN_NS_MAX: Final = 4_000_000
 """A turn of the event loop acknowledges no further slot after one of these bounds. When a slow put ends, all
 later slots in flight may be confirmed already, each with thousands of appends."""
 CLOSE_WAIT_S: Final = 5.0
@@ -138,12 +138,9 @@ class ObjectWal:
         self._in_flight: deque[_Slot] = deque()
         """Slots whose put has begun and that are not acknowledged, in order. The first ones may be
         confirmed and wait for the verification of the epoch, or for a turn of the event loop."""
-        self._acknowledged_below = 0
-        """Slots below this sequence are acknowledged, now or in one of the next turns."""
+        self._acknowledged_below = 0  # slots below are acknowledged, now or in one of the next turns
         self._acknowledges_later = False
-        self._turn = TurnBudget(
-            clock, count_max=ACKNOWLEDGED_PER_TURN_MAX, duration_ns_max=ACKNOWLEDGED_TURN_NS_MAX
-        )
+        self._turn = TurnBudget(clock, count_max=SLOTS_PER_TURN_MAX, duration_ns_max=SLOTS_TURN_NS_MAX)
         self._retained: deque[tuple[int, int]] = deque()
         """Sequence and size of acknowledged slots from the trim point on."""
         self._retained_bytes = 0
