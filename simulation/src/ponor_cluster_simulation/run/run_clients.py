@@ -107,27 +107,14 @@ class RunClients:
         self.controller_readers = self._make_controller_readers()
         self.broker_readers = self._make_broker_readers()
         self.wrong_compactors = self._make_wrong_compactors()
-        self.group = SharedGroup(
-            "readers-of-orders",
-            TOPIC,
-            plan.partitions,
-            cluster.kafka_addresses,
-            pause_s_max=MEMBER_PAUSE_S_MAX,
-            classic_share=plan.group.classic_share,
-        )
+        self.group = self._make_group()
         self.members = [
             GroupMember(name, self.group, is_static=is_static)
             for name, is_static in zip(plan.group.clients, plan.group.members, strict=True)
         ]
         self.share_group = self._make_share_group()
         self.share_members = [ShareMember(name, self.share_group) for name in plan.share_group.clients]
-        self.streams_group = SharedStreamsGroup(
-            "streams-of-orders",
-            TOPIC,
-            plan.partitions,
-            cluster.kafka_addresses,
-            pause_s_max=MEMBER_PAUSE_S_MAX,
-        )
+        self.streams_group = self._make_streams_group()
         self.streams_members = [
             StreamsMember(name, self.streams_group) for name in plan.streams_group.clients
         ]
@@ -199,6 +186,22 @@ class RunClients:
     def _start(self, *groups: Sequence[_Client]) -> None:
         for client in chain.from_iterable(groups):
             self._simulation.process(client.name, client.run).start()
+
+    def _make_group(self) -> SharedGroup:
+        return SharedGroup(
+            "readers-of-orders",
+            TOPIC,
+            self._plan.partitions,
+            self._cluster.kafka_addresses,
+            pause_s_max=MEMBER_PAUSE_S_MAX,
+            classic_share=self._plan.group.classic_share,
+        )
+
+    def _make_streams_group(self) -> SharedStreamsGroup:
+        addresses = self._cluster.kafka_addresses
+        return SharedStreamsGroup(
+            "streams-of-orders", TOPIC, self._plan.partitions, addresses, pause_s_max=MEMBER_PAUSE_S_MAX
+        )
 
     def _make_share_group(self) -> SharedShareGroup:
         plan = self._plan.share_group
