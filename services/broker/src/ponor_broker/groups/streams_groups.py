@@ -109,6 +109,10 @@ class StreamsGroups(ServerAssignedGroups):
 
     # --- internal topics
 
+    @property
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ns() // 1_000_000
+
     def _create_missing(self, group: Group, answer: StreamsAnswer) -> StreamsAnswer:
         """Start to create the missing topics, unless that is in progress or failed shortly before. Add the
         failures to the status.
@@ -117,7 +121,7 @@ class StreamsGroups(ServerAssignedGroups):
         assert membership is not None
         creation = membership.creation
         has_room = len(self._creating) < CREATIONS_MAX
-        if has_room and group not in self._creating and self._clock.wall_ms() >= creation.retry_at_ms:
+        if has_room and group not in self._creating and self._now_ms >= creation.retry_at_ms:
             work = self._create(group, membership, answer.missing)
             self._creating[group] = self._parts.spawn(work, "internal topics of a streams group")
         names = {topic.name for topic in answer.missing}
@@ -151,7 +155,7 @@ class StreamsGroups(ServerAssignedGroups):
                     # Another broker may have created the topic meanwhile.
                     if self._topics.find(topic.name) is None:
                         creation.failures[topic.name] = str(error)
-                        creation.retry_at_ms = self._clock.wall_ms() + CREATION_RETRY_MS
+                        creation.retry_at_ms = self._now_ms + CREATION_RETRY_MS
                         _LOG.warning("group %s: topic %s: %s", group.group_id, topic.name, error)
         finally:
             self._creating.pop(group, None)

@@ -50,7 +50,7 @@ class TopicCreation:
 
     failures: dict[str, str] = field(default_factory=dict)
     retry_at_ms: int = 0
-    """In ms since 1970."""
+    """On the monotonic clock."""
 
 
 class StreamsMembership(MembersOfGroup[StreamsState]):
