@@ -27,7 +27,7 @@ class OffsetStates:
 
     state_epoch: int
     start_offset: int
-    leader_epoch: int = 0
+    leader_epoch: int = -1
     delivery_complete_count: int = -1
     offsets: dict[int, tuple[int, DeliveryState]] = field(default_factory=dict)
 
@@ -77,7 +77,7 @@ class MemoryPersister:
         if held is not None and held.state_epoch > state_epoch:
             return ErrorCode.FENCED_STATE_EPOCH
         if held is None or held.state_epoch < state_epoch:
-            leader_epoch = 0 if held is None else held.leader_epoch
+            leader_epoch = -1 if held is None else held.leader_epoch
             complete = -1 if start_offset == -1 else 0
             self.states[key] = OffsetStates(state_epoch, start_offset, leader_epoch, complete)
         return ErrorCode.NONE
@@ -110,7 +110,8 @@ class MemoryPersister:
         held = self.states.get(key)
         if held is None:
             return ErrorCode.INVALID_REQUEST
-        if held.leader_epoch > leader_epoch:
+        is_unread = held.leader_epoch == -1
+        if is_unread or held.leader_epoch > leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if held.state_epoch > state_epoch:
             return ErrorCode.FENCED_STATE_EPOCH
@@ -133,5 +134,8 @@ class MemoryPersister:
         if held is None:
             return NO_STATE
         return StateSummary(
-            held.state_epoch, held.leader_epoch, held.start_offset, held.delivery_complete_count
+            held.state_epoch,
+            max(held.leader_epoch, 0),
+            held.start_offset,
+            held.delivery_complete_count,
         )

@@ -36,7 +36,7 @@ async def acknowledge(world: ShareWorld, key: SharePartitionKey, offset: int) ->
     return await world.nodes[1].persister.write(
         key,
         state_epoch=1,
-        leader_epoch=1,
+        leader_epoch=-1,
         start_offset=-1,
         delivery_complete_count=-1,
         batches=[StateBatch(offset, offset, ACKNOWLEDGED, 1)],

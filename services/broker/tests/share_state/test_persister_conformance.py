@@ -75,6 +75,7 @@ async def test_a_missing_state(persister: SharePersister) -> None:
 
 async def test_initialization_replaces_only_states_of_older_epochs(persister: SharePersister) -> None:
     assert await persister.initialize(KEY, 1, 4) is ErrorCode.NONE
+    assert await state(persister) == (1, 4, [])
     assert await write(persister, StateBatch(5, 5, ACKNOWLEDGED, 1)) is ErrorCode.NONE
     assert await persister.initialize(KEY, 1, 4) is ErrorCode.NONE
     assert await state(persister) == (1, 4, [StateBatch(5, 5, ACKNOWLEDGED, 1)])
@@ -97,6 +98,7 @@ async def test_an_older_owner_is_fenced(persister: SharePersister) -> None:
 
 async def test_acknowledged_records_around_one_that_is_not(persister: SharePersister) -> None:
     await persister.initialize(KEY, 1, 5)
+    await state(persister)
     assert await write(persister, StateBatch(5, 5, ACKNOWLEDGED, 1), start_offset=6) is ErrorCode.NONE
     assert await write(persister, StateBatch(8, 8, ACKNOWLEDGED, 1)) is ErrorCode.NONE
     assert await write(persister, StateBatch(6, 6, AVAILABLE, 1)) is ErrorCode.NONE
@@ -108,6 +110,7 @@ async def test_acknowledged_records_around_one_that_is_not(persister: SharePersi
 
 async def test_a_final_state_and_a_higher_count_win(persister: SharePersister) -> None:
     await persister.initialize(KEY, 1, 0)
+    await state(persister)
     await write(persister, StateBatch(0, 9, AVAILABLE, 1))
     await write(persister, StateBatch(3, 4, ACKNOWLEDGED, 1), StateBatch(6, 7, AVAILABLE, 2))
     await write(persister, StateBatch(2, 8, AVAILABLE, 1))
@@ -139,3 +142,14 @@ async def test_a_deleted_state_is_gone(persister: SharePersister) -> None:
     assert await persister.read(KEY, 5) is ErrorCode.INVALID_REQUEST
     assert await persister.initialize(KEY, 1, 0) is ErrorCode.NONE
     assert await state(persister) == (1, 0, [])
+
+
+async def test_a_leader_that_has_not_read_a_recreated_state_is_fenced(persister: SharePersister) -> None:
+    await persister.initialize(KEY, 1, 0)
+    await state(persister)
+    await persister.delete(KEY)
+    await persister.initialize(KEY, 1, 0)
+    done = StateBatch(0, 0, ACKNOWLEDGED, 1)
+    assert await write(persister, done, start_offset=3) is ErrorCode.FENCED_LEADER_EPOCH
+    assert await state(persister) == (1, 0, [])
+    assert await write(persister, done) is ErrorCode.NONE

@@ -32,7 +32,7 @@ SETTINGS = ShareStateSettings(share_state_topic_partitions=PARTITIONS)
 
 
 def a_write(*batches: StateBatch, start_offset: int = -1) -> WriteRequest:
-    return WriteRequest(1, 1, start_offset, -1, batches)
+    return WriteRequest(1, -1, start_offset, -1, batches)
 
 
 def acknowledged(*offsets: int) -> list[StateBatch]:
@@ -231,7 +231,7 @@ async def test_invalid_batches_are_refused(batch: tuple[int, int, int, int]) -> 
 
 
 async def written(home: Home, batches: list[writing.StateBatch]) -> ErrorCode:
-    row = writing.PartitionData(KEY.partition, 1, 1, -1, -1, batches)
+    row = writing.PartitionData(KEY.partition, 1, -1, -1, -1, batches)
     topic = writing.WriteStateData(KEY.topic_id.bytes, [row])
     handlers = home.world.nodes[home.world.leaders[home.index]].handlers
     answer = await handlers.write(writing.WriteShareGroupStateRequest(KEY.group_id, [topic]))

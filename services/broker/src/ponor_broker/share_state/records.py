@@ -18,7 +18,8 @@ class ShareSnapshot:
 
     Attributes:
         snapshot_epoch: number of the snapshot; later updates have the same number.
-        leader_epoch: highest leader epoch of a read; writes with a lower one are fenced.
+        leader_epoch: highest leader epoch of a read; writes with a lower one are fenced. −1 if no leader has
+            read the state.
         start_offset: −1 if no leader has chosen it yet.
         delivery_complete_count: final records at or above `start_offset`; −1 if unknown.
         batches: ordered, without overlaps; see `batches.py`.

@@ -71,7 +71,7 @@ def initialized(state: ShareSnapshot | None, state_epoch: int, start_offset: int
         snapshot_epoch=0 if state is None else state.snapshot_epoch + 1,
         state_epoch=state_epoch if state is None else max(state_epoch, state.state_epoch),
         # Kafka's fence, too, keeps the leader epoch of the replaced state.
-        leader_epoch=0 if state is None else state.leader_epoch,
+        leader_epoch=NO_EPOCH if state is None else state.leader_epoch,
         start_offset=start_offset,
         delivery_complete_count=NO_COUNT if start_offset == NO_OFFSET else 0,
         create_ms=now_ms,
@@ -94,6 +94,10 @@ def written(state: ShareSnapshot | None, request: WriteRequest) -> Change:
     """Merge batches into the state. As in Kafka, only reads raise the leader epoch."""
     if state is None:
         return ErrorCode.INVALID_REQUEST
+    if state.leader_epoch == NO_EPOCH < request.leader_epoch:
+        # The leader has read a state that was deleted: the group was created again, perhaps with
+        # the same epoch. In Kafka 4.3.1, the write changes the new state.
+        return ErrorCode.FENCED_LEADER_EPOCH
     if request.leader_epoch != NO_EPOCH and request.leader_epoch < state.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if request.state_epoch != NO_EPOCH and request.state_epoch < state.state_epoch:

@@ -172,7 +172,7 @@ class ShareStateHandlers:
                 ErrorCode.NONE,
                 None,
                 state.state_epoch,
-                state.leader_epoch,
+                max(state.leader_epoch, 0),  # as in Kafka, before the first read
                 state.start_offset,
                 state.delivery_complete_count,
             )
