@@ -62,11 +62,12 @@ def certificates_init(
 ) -> None:
     """See INIT_HELP."""
     directory.mkdir(parents=True, exist_ok=True)
-    if (directory / f"{AUTHORITY}.key").exists():
-        raise CommandError(
-            f"{directory} has an authority already; `ponor certificates issue {directory} NAME` issues"
-            " certificates"
-        )
+    for name in (AUTHORITY, "broker"):
+        if (directory / f"{name}.key").exists() or (directory / f"{name}.pem").exists():
+            raise CommandError(
+                f"{directory} contains certificates already; `ponor certificates issue {directory} NAME`"
+                " issues further ones"
+            )
     now = _now()
     authority = create_authority("Ponor cluster CA", now)
     hosts = host or ["localhost", "127.0.0.1"]

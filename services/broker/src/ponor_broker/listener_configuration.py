@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -27,6 +28,7 @@ COMMON_KEYS: Final = frozenset({"name", "protocol", "host", "port", "advertised_
 TLS_KEYS: Final = frozenset({"certificate", "key", "client_ca", "client_certificates", "principal_rules"})
 SASL_KEYS: Final = frozenset({"sasl_mechanisms"})
 LISTENERS_MAX: Final = 16
+_HOST: Final = re.compile(r"[A-Za-z0-9_.:%-]*")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _EnumT = TypeVar("_EnumT", bound=Enum)
 
@@ -72,9 +74,17 @@ def _listener(content: object, number: int) -> ListenerOptions:
         tls=_tls(reader) if protocol.has_tls else None,
         mechanisms=_mechanisms(reader, protocol) if protocol.has_sasl else (),
     )
-    if listener.client_host in ("0.0.0.0", "::"):  # noqa: S104 - compared with, not bound
+    if not listener.client_host or _is_unspecified(listener.client_host):
         raise reader.refused("set 'advertised_host' to the host name that clients connect to")
     return listener
+
+
+def _is_unspecified(host: str) -> bool:
+    """Return whether the host is an address of every interface, such as 0.0.0.0."""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _tls(reader: _Reader) -> TlsOptions:
@@ -82,6 +92,11 @@ def _tls(reader: _Reader) -> TlsOptions:
     client_ca = reader.path("client_ca")
     if clients is not ClientCertificates.NONE and client_ca is None:
         raise reader.refused("'client_certificates' needs 'client_ca', a file of certificates")
+    if clients is ClientCertificates.NONE and (client_ca is not None or reader.has("principal_rules")):
+        raise reader.refused(
+            "'client_ca' and 'principal_rules' have no effect without 'client_certificates': add"
+            ' "client_certificates": "required"'
+        )
     certificate, key = reader.path("certificate"), reader.path("key")
     if certificate is None or key is None:
         raise reader.refused("a listener with TLS needs 'certificate' and 'key', two PEM files")
@@ -89,6 +104,8 @@ def _tls(reader: _Reader) -> TlsOptions:
         rules = tuple(PrincipalRule.parse(text) for text in reader.texts("principal_rules", ["DEFAULT"]))
     except TlsConfigurationError as error:
         raise reader.refused(str(error)) from error
+    if not rules:
+        raise reader.refused("'principal_rules' is empty; omit it, or write at least \"DEFAULT\"")
     return TlsOptions(certificate, key, client_ca, clients, rules)
 
 
@@ -114,6 +131,9 @@ class _Reader:
     def refused(self, problem: str) -> ListenerConfigurationError:
         return ListenerConfigurationError(f"listener {self._name}: {problem}")
 
+    def has(self, key: str) -> bool:
+        return key in self._content
+
     def check_keys(self, protocol: ListenerProtocol) -> None:
         known = COMMON_KEYS
         if protocol.has_tls:
@@ -135,8 +155,10 @@ class _Reader:
 
     def host(self, key: str, default: str) -> str:
         value = self._content.get(key, default)
-        if not isinstance(value, str) or len(value) > HOST_CHARACTERS_MAX:
-            raise self.refused(f"{key!r} must be a host name of at most {HOST_CHARACTERS_MAX} characters")
+        if not isinstance(value, str) or len(value) > HOST_CHARACTERS_MAX or _HOST.fullmatch(value) is None:
+            raise self.refused(
+                f"{key!r} must be a host name or an address of at most {HOST_CHARACTERS_MAX} characters"
+            )
         return value
 
     def port(self, key: str, default: int | None) -> int:

@@ -122,7 +122,10 @@ class Wire:
         return str(answer.cluster_id)
 
     async def is_closed(self) -> bool:
-        return await self.reader.read(1) == b""
+        try:
+            return await self.reader.read(1) == b""
+        except ConnectionResetError:  # the broker closed without reading everything
+            return True
 
 
 OPENED: list[Wire] = []

@@ -9,7 +9,7 @@ from hashlib import pbkdf2_hmac
 
 import pytest
 from ponor_broker.security.errors import AuthenticationFailedError
-from ponor_broker.security.mechanisms import ExchangeFactory, PlainExchange
+from ponor_broker.security.mechanisms import ExchangeFactory, PasswordChecks, PlainExchange
 from ponor_broker.security.scram import ScramExchange, verify_password
 from ponor_broker.security.scram_credentials import ScramCredential, ScramKeys, derive_keys, digest_name
 from ponor_metadata.nouns.scram_credentials import ScramCredentialRow, ScramMechanism
@@ -192,10 +192,17 @@ def find(user: str, mechanism: ScramMechanism) -> ScramCredential | None:
     return credential(SHA_512, "secret") if user == "alice" and mechanism is SHA_512 else None
 
 
-def test_plain_compares_with_the_scram_credential() -> None:
+async def plain(token: bytes) -> PlainExchange:
+    exchange = PlainExchange(find, PasswordChecks(), b"s" * 32)
+    assert exchange.evaluate(token) == b""
+    assert not exchange.is_complete
+    await exchange.finish()
+    return exchange
+
+
+async def test_plain_compares_with_the_scram_credential() -> None:
     assert verify_password(SHA_512, credential(SHA_512, "secret"), b"secret")
-    exchange = PlainExchange(find)
-    assert exchange.evaluate(b"\0alice\0secret") == b""
+    exchange = await plain(b"\0alice\0secret")
     assert exchange.is_complete
     assert exchange.user == "alice"
 
@@ -216,11 +223,9 @@ def test_plain_compares_with_the_scram_credential() -> None:
         b"\0" + b"a" * 3_000 + b"\0secret",
     ],
 )
-def test_plain_refuses_everything_else(token: bytes) -> None:
-    exchange = PlainExchange(find)
+async def test_plain_refuses_everything_else(token: bytes) -> None:
     with pytest.raises(AuthenticationFailedError):
-        exchange.evaluate(token)
-    assert not exchange.is_complete
+        await plain(token)
 
 
 def test_the_factory_creates_each_mechanism_with_a_new_nonce() -> None:

@@ -6,14 +6,17 @@ import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from ponor_broker.listener.client_protocol import CIPHERTEXT_BYTES
 from ponor_broker.listener.kafka_listener import KafkaListener
+from ponor_broker.listener.tls_stream import PIECE_BYTES, TlsStream
 from ponor_broker.options import ListenerOptions, ListenerProtocol
 from ponor_broker.requests.connection import Answer, ConnectionContext
 from ponor_broker.requests.request_flow import AnswerBacklog
@@ -203,6 +206,73 @@ async def test_a_changed_certificate_is_used_by_new_connections(tmp_path: Path) 
             each.close()
 
 
+@on_uvloop
+async def test_reading_continues_only_when_everything_before_a_pause_is_decrypted(files: Path) -> None:
+    """Otherwise ciphertext that no budget counts would accumulate."""
+    async with serving(encrypted(options(files))) as (listener, contexts, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client(files))
+        frames = [framed(b"\x00\x12" + os.urandom(8_000)) for _ in range(2_000)]
+        writer.write(b"".join(frames))
+        await until(lambda: bool(listener._shared.connections))
+        (protocol,) = listener._shared.connections
+        assert protocol._tls is not None
+        largest = 0
+        received = b""
+        while len(contexts.seen) < len(frames):
+            largest = max(largest, protocol._tls._incoming.pending)
+            received += await reader.read(1 << 16)
+        assert largest <= 2 * CIPHERTEXT_BYTES
+        expected = b"".join(frames)
+        received += await reader.readexactly(len(expected) - len(received))
+        assert received == expected
+        writer.close()
+
+
+@on_uvloop
+async def test_an_error_of_openssl_while_answering_ends_only_that_connection(files: Path) -> None:
+    """As after an unfinished key update, during which OpenSSL writes nothing."""
+    async with serving(encrypted(options(files))) as (listener, _, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client(files))
+        writer.write(framed(b"\x00\x00hello"))
+        await reader.readexactly(11)
+        (protocol,) = listener._shared.connections
+        with patch.object(TlsStream, "encrypt", side_effect=ssl.SSLWantReadError):
+            writer.write(framed(b"\x00\x00hello"))
+            assert await reader.read() == b""
+        await until(lambda: listener.connections == 0)
+        assert protocol._transport is None
+        writer.close()
+
+
+@on_uvloop
+async def test_records_without_data_are_bounded(files: Path) -> None:
+    async with serving(encrypted(options(files))) as (listener, _, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client(files))
+        await until(lambda: bool(listener._shared.connections))
+        with patch.object(TlsStream, "read_into", return_value=0):
+            writer.write(framed(b"\x00\x00" + bytes(200_000)))
+            assert await reader.read() == b""
+        await until(lambda: listener.connections == 0)
+        writer.close()
+
+
+@on_uvloop
+async def test_memory_of_a_large_answer_is_freed(files: Path) -> None:
+    context = TlsContext.load(options(files)).context
+    stream = TlsStream(context)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    peer = client(files).wrap_bio(incoming, outgoing, server_hostname="localhost")
+    for _ in range(4):
+        with suppress(ssl.SSLWantReadError):
+            peer.do_handshake()
+        stream.received(memoryview(outgoing.read()))
+        incoming.write(stream.take_outgoing())
+    assert stream.is_open
+    pieces = stream.encrypt([os.urandom(1 << 20)])
+    assert max(map(len, pieces)) < PIECE_BYTES + 2_000
+    assert sum(map(len, pieces)) > 1 << 20
+
+
 def test_unusable_files_are_named(files: Path, tmp_path: Path) -> None:
     key = tmp_path / "broker.key"
     key.write_bytes((files / "broker.key").read_bytes())
@@ -228,7 +298,7 @@ async def test_a_listener_with_an_unusable_certificate_leaves_no_port_bound(file
     [
         (["DEFAULT"], "User:CN=alice,OU=eng,O=x"),
         (["RULE:^CN=(.*?),OU=eng.*$/$1/", "DEFAULT"], "User:alice"),
-        (["RULE:^CN=bob$/$1x/", "RULE:^CN=(.*?),OU=(.*?),.*$/$1@$2/U"], "User:ALICE@ENG"),
+        (["RULE:^CN=bob$/bobx/", "RULE:^CN=(.*?),OU=(.*?),.*$/$1@$2/U"], "User:ALICE@ENG"),
     ],
 )
 def test_principal_rules(rules: list[str], expected: str) -> None:
@@ -248,7 +318,9 @@ def test_a_certificate_without_a_matching_rule_gets_no_principal() -> None:
         principal_of(certificate, [PrincipalRule.parse("RULE:^CN=bob$/bob/")])
 
 
-@pytest.mark.parametrize("text", ["", "default", "RULE:x", "RULE:(/x/", "RULE:a/b/X"])
+@pytest.mark.parametrize(
+    "text", ["", "default", "RULE:x", "RULE:(/x/", "RULE:a/b/X", "RULE:^CN=(.*)$/$2/", "RULE:a/\\q/"]
+)
 def test_malformed_rules_are_refused(text: str) -> None:
     with pytest.raises(TlsConfigurationError):
         PrincipalRule.parse(text)

@@ -39,6 +39,14 @@ SCRATCH_BYTES: Final = 256 << 10
 core's second-level cache."""
 SCRATCH_BYTES_WHEN_FULL: Final = 512
 """Size of a read while the receive budget is used up: its bytes exceed the budget, so it must be small."""
+CIPHERTEXT_BYTES: Final = 64 << 10
+"""Size of the shared buffer for ciphertext. Each TLS connection keeps buffers of about this size."""
+PENDING_READ_BYTES: Final = 8 << 10
+"""Size of a read from a client that is not authenticated."""
+EMPTY_CIPHERTEXT_BYTES_MAX: Final = 64 << 10
+"""Ciphertext without data that a client may send in a row: key updates cost more CPU than data."""
+UNREAD_CONTROL_BYTES_MAX: Final = 64 << 10
+"""Unread bytes above which a client gets no further answers to TLS control records, such as key updates."""
 LARGE_FRAME_BYTES: Final = 4 << 20
 """Larger frames share half of the receive budget, so that they cannot block small ones."""
 WRITE_HIGH_BYTES: Final = 0
@@ -66,7 +74,7 @@ class SharedState:
         self.clock = clock
         self.fail_stop = fail_stop
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.ciphertext = memoryview(bytearray(SCRATCH_BYTES))
+        self.ciphertext = memoryview(bytearray(CIPHERTEXT_BYTES))
         self.connections: dict[ClientProtocol, None] = {}
         self.pending: dict[ClientProtocol, None] = {}
         """Clients that are not authenticated yet, oldest first."""
@@ -120,8 +128,10 @@ class ClientProtocol(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_admission",
+        "_closing_bytes",
         "_connection",
         "_context",
+        "_empty_bytes",
         "_held",
         "_last_progress_ns",
         "_listener",
@@ -152,6 +162,9 @@ class ClientProtocol(asyncio.BufferedProtocol):
         self._admission: asyncio.Task[None] | None = None
         self._tls: TlsStream | None = None
         self._pending_since_ns = 0
+        self._empty_bytes = 0  # ciphertext since the last data
+        self._closing_bytes: int | None = None
+        """Unread bytes at the last sweep of a closed connection."""
         self._wants_reading = True
         self._paused = False
         # this connection's share of the backlog; 0 while the client reads fast enough
@@ -187,7 +200,11 @@ class ClientProtocol(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
-        return self._plaintext_buffer() if self._tls is None else self._shared.ciphertext
+        is_pending = self in self._shared.pending
+        if self._tls is not None:
+            return self._shared.ciphertext[:PENDING_READ_BYTES] if is_pending else self._shared.ciphertext
+        buffer = self._plaintext_buffer()
+        return buffer[:PENDING_READ_BYTES] if is_pending else buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         self._shared.bytes_in.value += nbytes
@@ -270,7 +287,10 @@ class ClientProtocol(asyncio.BufferedProtocol):
             return
         self._send_outgoing(tls)
         if tls.is_open:
+            self._empty_bytes += nbytes
             self._decrypt(tls)
+            if self._empty_bytes > EMPTY_CIPHERTEXT_BYTES_MAX:
+                self._refuse("tls", f"sent {self._empty_bytes} bytes of TLS records without data")
 
     def _decrypt(self, tls: TlsStream) -> None:
         """Process decrypted bytes until there are no more, or the receiver has no room for them."""
@@ -284,7 +304,10 @@ class ClientProtocol(asyncio.BufferedProtocol):
                 return
             is_more = count == len(buffer)
             if count:
+                self._empty_bytes = 0
                 self._plaintext_received(count)
+        if self._paused:
+            self._empty_bytes = 0  # the rest may be data
         self._send_outgoing(tls)
         if tls.has_ended:
             self._close()
@@ -302,8 +325,18 @@ class ClientProtocol(asyncio.BufferedProtocol):
 
     def _send_outgoing(self, tls: TlsStream) -> None:
         outgoing = tls.take_outgoing()
-        if outgoing and not self._has_ended and self._transport is not None:
-            self._transport.write(outgoing)
+        if not outgoing or self._has_ended or self._transport is None:
+            return
+        self._transport.write(outgoing)
+        if self._buffered_bytes() > len(outgoing) + UNREAD_CONTROL_BYTES_MAX:
+            self._refuse("tls", "sent TLS control records without reading")
+            self.abort()
+
+    def _continue_tls(self, tls: TlsStream) -> None:
+        """Decrypt what arrived before a pause, and read on when nothing of it is left."""
+        self._decrypt(tls)
+        if not self._paused and not self._has_ended and self._transport is not None:
+            self._transport.resume_reading()
 
     def _authenticated(self) -> None:
         """Give an authenticated client the limits of its listener."""
@@ -352,9 +385,11 @@ class ClientProtocol(asyncio.BufferedProtocol):
         self._shared.bytes_out.value += size_bytes
         self._progressed = True
         if self._tls is not None:
-            for buffer in buffers:
-                self._tls.encrypt(buffer)
-            transport.write(self._tls.take_outgoing())
+            try:
+                transport.writelines(self._tls.encrypt(buffers))
+            except ssl.SSLError as error:  # the client has left an unfinished handshake record
+                self._fail_tls(self._tls, error)
+                return
         elif len(buffers) == 1:
             transport.write(buffers[0])
         elif size_bytes <= JOINED_BYTES_MAX:
@@ -386,10 +421,12 @@ class ClientProtocol(asyncio.BufferedProtocol):
         if pause and not self._paused:
             transport.pause_reading()
         elif not pause and self._paused:
-            transport.resume_reading()
-            if self._tls is not None:
-                # Ciphertext that arrived before the pause. Later, because the caller is not finished.
-                asyncio.get_running_loop().call_soon(self._decrypt, self._tls)
+            if self._tls is None:
+                transport.resume_reading()
+            else:
+                # Ciphertext that arrived before the pause comes first. Later, because the caller is not
+                # finished.
+                asyncio.get_running_loop().call_soon(self._continue_tls, self._tls)
         self._paused = pause
 
     def _refuse(self, reason: str, text: str) -> None:
@@ -420,6 +457,9 @@ class ClientProtocol(asyncio.BufferedProtocol):
             self._last_progress_ns = now_ns
         silent_ms = (now_ns - self._last_progress_ns) // 1_000_000
         settings = self._shared.settings
+        if self._has_ended:
+            self._end_close()
+            return
         if self in self._shared.pending:
             pending_ms = (now_ns - self._pending_since_ns) // 1_000_000
             if pending_ms > settings.authentication_ms_max:
@@ -431,6 +471,13 @@ class ClientProtocol(asyncio.BufferedProtocol):
             self._refuse("idle", f"idle for {silent_ms} ms")
         elif self._buffered_bytes() and silent_ms > settings.connection_idle_ms_max:
             self._refuse("stalled", f"the client read no answer for {silent_ms} ms")
+
+    def _end_close(self) -> None:
+        """Abort a connection that is closed but whose client has read nothing since the last sweep."""
+        unread_bytes = self._buffered_bytes()
+        if self._closing_bytes is not None and unread_bytes >= self._closing_bytes:
+            self.abort()
+        self._closing_bytes = unread_bytes
 
     def _note_unread(self, unread_bytes: int) -> None:
         self._shared.backlog.replace(self._unread_bytes, unread_bytes)

@@ -7,13 +7,17 @@ each. Here, clients in their handshake count as connections, and all connections
 from __future__ import annotations
 
 import ssl
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any, Final, cast
 
 from ponor_runtime.disk import Buffer
 
+PIECE_BYTES: Final = 64 << 10
+
 
 class TlsStream:
-    """One connection. Every method raises `ssl.SSLError` if the client violates the protocol.
+    """One connection. Every method raises `ssl.SSLError` if the client violates the protocol, or leaves a
+    handshake record unfinished while data is written.
 
     Attributes:
         is_open: whether the handshake is complete.
@@ -62,11 +66,17 @@ class TlsStream:
             self.has_ended = True
         return filled
 
-    def encrypt(self, data: Buffer) -> None:
-        """Encrypt data; `take_outgoing` returns it."""
-        view = memoryview(data)
-        while view:
-            view = view[self._object.write(view) :]
+    def encrypt(self, buffers: Sequence[Buffer]) -> list[bytes]:
+        """Encrypt data; return the ciphertext in pieces, because OpenSSL keeps the memory of the largest."""
+        pieces: list[bytes] = []
+        for buffer in buffers:
+            view = memoryview(buffer)
+            for begin in range(0, len(view), PIECE_BYTES):
+                piece = view[begin : begin + PIECE_BYTES]
+                while piece:
+                    piece = piece[self._object.write(piece) :]
+                pieces.append(self._outgoing.read())
+        return pieces
 
     def end(self) -> None:
         """Announce the end of the connection to the client."""

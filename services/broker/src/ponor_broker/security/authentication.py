@@ -39,6 +39,14 @@ class Exchange(Protocol):
         """
         ...
 
+    async def finish(self) -> None:
+        """Do the part of the last evaluation that takes too long for the event loop.
+
+        Raises:
+            AuthenticationFailedError: authentication failed.
+        """
+        ...
+
 
 class Authentication:
     """State of a connection at a SASL listener.

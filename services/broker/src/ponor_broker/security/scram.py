@@ -39,7 +39,7 @@ def verify_password(mechanism: ScramMechanism, credential: ScramCredential, pass
     return hmac.compare_digest(derive_keys(mechanism, salted).stored_key, credential.stored_key)
 
 
-def _no_credential(mechanism: ScramMechanism, secret: bytes, user: str) -> ScramCredential:
+def no_credential(mechanism: ScramMechanism, secret: bytes, user: str) -> ScramCredential:
     """Return a credential that stands for an unknown user. No proof matches its keys."""
     salt = hmac.digest(secret, user.encode(), "sha256")
     key = hmac.digest(secret, salt, digest_name(mechanism))
@@ -93,6 +93,9 @@ class ScramExchange:
             raise AuthenticationFailedError("the SCRAM exchange is complete already")
         return self._final(text)
 
+    async def finish(self) -> None:
+        """Do nothing: the client does the expensive part of SCRAM."""
+
     def _first(self, text: str) -> bytes:
         parts = text.split(",")
         if len(parts) < 4 or parts[0] not in _GS2_FLAGS or not parts[2].startswith("n="):
@@ -107,7 +110,7 @@ class ScramExchange:
             raise AuthenticationFailedError("delegation tokens are not supported")
         credential = self._find(self.user)
         self._is_known = credential is not None
-        self._credential = credential or _no_credential(self._mechanism, self._secret, self.user)
+        self._credential = credential or no_credential(self._mechanism, self._secret, self.user)
         self._gs2_header = f"{parts[0]},{authorization_id},"
         self._nonce = attributes[1][2:] + self._nonce
         salt = b64encode(self._credential.salt).decode()

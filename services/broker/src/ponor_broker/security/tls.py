@@ -70,10 +70,15 @@ class PrincipalRule:
             )
         pattern, replacement, case = match.groups()
         try:
-            # Kafka refers to groups as $1, Python as \1.
-            return cls(re.compile(pattern), re.sub(r"\$(\d)", r"\\\1", replacement), case)
+            # Kafka refers to groups as $1, Python as \g<1>.
+            rule = cls(re.compile(pattern), re.sub(r"\$(\d)", r"\\g<\1>", replacement), case)
+            # An alternative that matches the empty text, to find references to groups that do not exist.
+            match = re.compile(f"(?:{pattern})|").match("")
+            assert match is not None
+            match.expand(rule.replacement)
         except re.error as error:
             raise TlsConfigurationError(f"principal rule {text!r}: {error}") from error
+        return rule
 
     def apply(self, name: str) -> str | None:
         """Return the mapped name; None if the pattern does not match the whole name."""
@@ -104,6 +109,8 @@ class TlsContext:
     options: TlsOptions
     context: ssl.SSLContext
     _versions: tuple[tuple[int, int], ...] = field(repr=False)
+    _problem: str = ""
+    """The last error of `reload`, which is logged once."""
 
     @classmethod
     def load(cls, options: TlsOptions) -> TlsContext:
@@ -123,11 +130,14 @@ class TlsContext:
             versions = _versions(self.options)
             if versions == self._versions:
                 return False
-            self._versions = versions  # a broken file is reported once
             self.context = _context(self.options)
+            self._versions = versions
         except TlsConfigurationError as error:
-            LOG.warning("keeping the former certificate: %s", error)
+            if str(error) != self._problem:
+                self._problem = str(error)
+                LOG.warning("keeping the former certificate: %s", error)
             return False
+        self._problem = ""
         LOG.info("loaded the certificate %s", self.options.certificate)
         return True
 

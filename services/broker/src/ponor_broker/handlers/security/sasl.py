@@ -75,6 +75,7 @@ class SaslHandlers:
         exchange = state.exchange
         try:
             answer = exchange.evaluate(bytes(request.auth_bytes))
+            await exchange.finish()
             if exchange.is_complete and state.user not in (None, exchange.user):
                 raise AuthenticationFailedError("a re-authentication must not change the user")
         except AuthenticationFailedError as error:
