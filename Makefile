@@ -50,7 +50,7 @@ run: install ## start a cluster on this machine; Kafka clients connect to 127.0.
 	exec $(BIN)/ponor up
 
 test: install $(if $(M),,$(VENV)/.compiled) ## all tests of a change but those of `make simulate`; make test M=libs/raft runs those of one member, folder or file
-	$(BIN)/pytest -q $(or $(M),-n 4 --dist loadfile --no-loadscope-reorder --ignore tests/simulation)
+	$(BIN)/pytest -q $(or $(M),-n 3 --dist loadfile --no-loadscope-reorder --ignore tests/simulation)
 
 # Otherwise each worker of `make test` compiles all tests, 20 s of CPU each.
 $(VENV)/.compiled: $(VENV)/.ready
