@@ -51,7 +51,7 @@ from ponor_runtime.telemetry import Telemetry
 
 from services.broker.tests.memory_streams import MemoryStream, MemoryStreams
 from services.broker.tests.partition_rig import SteppedClock, batch
-from services.broker.tests.serving_kit import Permission
+from services.broker.tests.serving_kit import Permission, PlainReply
 
 NODE = NodeId(7)
 OTHER_NODE = NodeId(8)
@@ -330,9 +330,7 @@ class FetchRig:
                 ForgottenTopic(name, topic_id, [index]),
             ]
         frame = bytearray(encode(request, version))
-        answer = self.handler.start(
-            frame, RequestHeader(1, version, 1, None, 0), cast("Reply", lambda body: body)
-        )
+        answer = self.handler.start(frame, RequestHeader(1, version, 1, None, 0), cast("Reply", PlainReply()))
         return asyncio.ensure_future(_decoded(answer, version))
 
     async def fetch(self, wanted: Iterable[tuple[Key, int]] = (), **options: object) -> FetchResponse:

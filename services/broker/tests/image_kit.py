@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 from ponor_broker.partitions.topics.topics import Topics, encode_stream_id, meta_stream_key
 from ponor_broker.requests.api_handler import RequestContext
@@ -86,5 +85,5 @@ class ImageKit:
 
 
 def context(version: int) -> RequestContext:
-    """A request of some client, over a connection that no handler of these tests touches."""
-    return RequestContext(version, "client", cast("ConnectionContext", None))
+    """A request of some client, over the main listener."""
+    return RequestContext(version, "client", ConnectionContext("peer:1"))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ponor_broker.requests.connection import ConnectionContext
 from ponor_broker.serving import Serving
 from ponor_runtime.clock import Clock
+from ponor_runtime.disk import Buffer
 
 BOUND_MS = 9_000
 
@@ -36,3 +40,13 @@ class Permission:
     def restore(self) -> None:
         """They are current again."""
         assert self.look(0) is None
+
+
+class PlainReply:
+    """A reply to a client of the main listener: a body is its own response."""
+
+    def __init__(self) -> None:
+        self.connection = ConnectionContext("peer:1")
+
+    def __call__(self, body: Sequence[Buffer]) -> Sequence[Buffer]:
+        return body

@@ -20,7 +20,7 @@ from ponor_broker.partitions.handoff.move_operations import MoveOperations
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.topics.announcements import Announcements, leader_hint
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
-from ponor_broker.requests.connection import Response
+from ponor_broker.requests.connection import ConnectionContext, Response
 from ponor_broker.requests.dispatch import Reply
 from ponor_broker.requests.request_rows import ROWS_MAX
 from ponor_kafka.codec import decode_as, encode
@@ -61,6 +61,7 @@ class Bodies:
     """Stands for `dispatch.Reply`: keeps the body's buffers."""
 
     def __init__(self) -> None:
+        self.connection = ConnectionContext("peer:1")
         self.kept: list[Buffer] = []
 
     def __call__(self, body: list[Buffer]) -> None:
