@@ -47,7 +47,13 @@ def tenant(tenant_id: str = "", cluster_id: str = "kafka-1") -> pb.Record:
     return record(tenant_created=pb.TenantCreated(tenant_id=tenant_id, cluster_id=cluster_id))
 
 
-def registered(node_id: NodeId, node_epoch: int = 1, role: int = 1, wal: int = 0) -> pb.Record:
+def registered(
+    node_id: NodeId,
+    node_epoch: int = 1,
+    role: int = 1,
+    wal: int = 0,
+    listeners: Mapping[str, str] | None = None,
+) -> pb.Record:
     return record(
         node_registered=pb.NodeRegistered(
             node_id=node_id,
@@ -57,6 +63,7 @@ def registered(node_id: NodeId, node_epoch: int = 1, role: int = 1, wal: int = 0
             kafka_host="127.0.0.1",
             kafka_port=9092,
             wal=wal,  # type: ignore[arg-type]
+            listeners=listeners or {},
         )
     )
 

@@ -23,6 +23,7 @@ from ponor_metadata.nouns.cluster import (
 )
 from ponor_metadata.nouns.nodes import ALL_BROKERS, WalKind
 from ponor_metadata.nouns.streams import STREAMS
+from ponor_runtime.identity import NodeId
 
 from libs.metadata.tests.metadata_kit import (
     COMPACTOR,
@@ -100,6 +101,7 @@ def populated() -> Log:
     log.commit(compaction_leased(1, obj(2), until_ms=1 << 50))
     log.commit(snapshot_leased(1, log.image.index, log.image.cluster_time_ms))
     log.commit(scram_credential_set("alice"), acl_created(acl_rule()))
+    log.commit(registered(NodeId(NODE_B + 1), listeners={"TLS": "c:9093"}))
     log.commit(trimmed(stream(1), 1), record(orphans_found=pb.OrphansFound(topic_id=b"o" * 16)))
     return log
 
@@ -204,9 +206,9 @@ def test_the_worked_example_of_the_format_document() -> None:
     encoding = begin_snapshot(image)
     assert b"".join(encoding) == bytes.fromhex(
         "50 4f 4e 4f 52 49 4d 31"
-        "e9 00 00 00  8b 1f c3 9a"
+        "f1 00 00 00  80 57 b0 9c"
         "00  01 00 00 00 00 00 00 00  e8 03 00 00 00 00 00 00"
-        f"{digest}  01 00 00 00 00 00 00 00" + "00" * 192 + "68 00 00 00  5e 4f e6 1f"
+        f"{digest}  01 00 00 00 00 00 00 00" + "00" * 200 + "68 00 00 00  5e 4f e6 1f"
         "01  01 00"
         "00 01 00 00 00 00 00 00 00  00 01 00 00 00 00 00 00 00  63  00 00 00 00 00 00 00 00 00"
         "00 07 00 00 00 00 00 00 00"
@@ -214,4 +216,4 @@ def test_the_worked_example_of_the_format_document() -> None:
         "00 00 00 00 00 00 00 00 00  00 00 00 00 00 00 00 00 00"
         "00 00 00 00 00 00 00 00 00  00 00 00 00 00 00 00 00 00"
     )
-    assert encoding.state_digest == bytes.fromhex("a0 8e 48 22 63 31 ca 53 90 de 54 4e cb e5 46 10")
+    assert encoding.state_digest == bytes.fromhex("17 80 fa a2 ad 23 8c 8f a5 d0 e4 62 ea 8a bf 47")
