@@ -168,7 +168,7 @@ def test_requests_follow_bytes_not_partitions(tmp_path: Path) -> None:
         cluster = LocalCluster(
             tmp_path / str(partitions),
             settings={
-                "upload_size_bytes_max": 1 << 19,
+                "upload_size_bytes_max": 2 << 20,
                 "log_cache_bytes_max": 16 << 20,
                 # Only size starts an upload here, regardless of time.
                 "upload_interval_ms": 86_400_000,
@@ -184,7 +184,7 @@ def test_requests_follow_bytes_not_partitions(tmp_path: Path) -> None:
                     "cost",
                     "p",
                     0,
-                    15_000,
+                    60_000,
                     partitions,
                     rate_bytes=12.5e6,
                     batch_bytes_max=64 << 10,
